@@ -1,0 +1,78 @@
+# One command for each habit. Each sets up .venv from the lock file first, where that is missing or out of date;
+# a machine needs only Python 3.11 or newer and make. Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+PIP_FLAGS := --quiet --quiet --disable-pip-version-check --no-input
+PIP := $(BIN)/python -m pip $(PIP_FLAGS)
+# The lock tool lives apart from what it locks.
+UV := $(VENV)/lock-tool/bin/uv
+
+.PHONY: help venv demo serve test check format proofs bench lock clean
+
+help:
+	@echo "make demo     eight questions through the real proxy, with a scripted provider (no key, no network)"
+	@echo "make serve    run the proxy on 127.0.0.1:8080 with config/default.toml"
+	@echo "make test     the tests"
+	@echo "make check    lint, format, types"
+	@echo "make format   write the format that check wants"
+	@echo "make proofs   the heavy variant of the tests; its tables go to docs/proofs/"
+	@echo "make bench    the benchmarks"
+	@echo "make lock     pin what pyproject.toml asks for (UPGRADE=1: the newest versions)"
+	@echo "make clean    remove .venv and caches"
+
+venv: $(READY)
+
+demo: $(READY)
+	@$(BIN)/python -m proxy.demo
+
+serve: $(READY)
+	@$(BIN)/evidence-proxy serve --config config/default.toml
+
+# Two processes, since CI has two cores; each test file stays in one of them, so that what it sets up once serves it all.
+test: $(READY)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)
+
+check: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy --strict
+
+format: $(READY)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+proofs: $(READY)
+	@EVIDENCE_PROXY_PROOFS=full $(BIN)/python -m pytest -q -m proofs $(PYTEST_ARGS)
+
+bench: $(READY)
+	@$(BIN)/python -m benchmarks
+
+$(READY): requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Evidence Proxy needs Python 3.11 or newer; $(PYTHON) is older. Name one: make PYTHON=python3.12"; exit 1; }
+	@echo "setting up $(VENV) from requirements-dev.lock ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+# hatchling and editables are in the lock because the package itself is installed without fetching what is not pinned.
+lock: $(UV)
+	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) pyproject.toml -o requirements.lock
+	@printf 'hatchling\neditables\n' | $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
+		--all-extras -c requirements.lock pyproject.toml - -o requirements-dev.lock
+	@echo "requirements.lock and requirements-dev.lock are up to date with pyproject.toml"
+
+$(UV):
+	@$(PYTHON) -m venv $(VENV)/lock-tool
+	@$(VENV)/lock-tool/bin/python -m pip $(PIP_FLAGS) install uv
+
+clean:
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

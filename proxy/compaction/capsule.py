@@ -1,0 +1,171 @@
+"""The capsule: what earlier questions cited, whole, from the request's own transcript."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from proxy.compaction import wording
+from proxy.evidence.chunks import Chunk, Evidence, digest_text
+from proxy.evidence.pictures import picture_digest
+from proxy.evidence.tables import Tables
+from proxy.ledger.records import Cited, PicturePlace, Place, Record
+from proxy.ledger.settling import read_return
+from proxy.ledger.transcript import Transcript
+from proxy.wire.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A cited chunk with its content; several ids where one output was cited by each of them."""
+
+    ids: tuple[str, ...]
+    ret: int
+    group: int
+    table: str
+    first: tuple[int, int]
+    content: str
+    source: str | None = None
+    collection: str | None = None
+    details: str | None = None
+    pictures: tuple[PicturePlace, ...] = ()
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PictureAgain:
+    """A cited picture that is sent again: where it stood, and its label."""
+
+    place: PicturePlace
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capsule:
+    """The capsule's text and pictures. `chunks` is how many chunks it holds."""
+
+    text: str
+    pictures: tuple[PictureAgain, ...]
+    chunks: int
+
+
+def gather(transcript: Transcript, record: Record, tables: Tables) -> tuple[list[Entry], set[int]]:
+    """The entries of everything cited, and the ordinals of returns whose cited content could not be read.
+
+    Those returns must stay in place: what an answer rests on is never given up because we cannot find it.
+    """
+    read: dict[int, Evidence | None] = {}
+
+    def evidence_of(ordinal: int) -> Evidence | None:
+        if ordinal not in read:
+            found = transcript.returns[ordinal] if ordinal < len(transcript.returns) else None
+            opened = read_return(found, tables) if found is not None else None
+            read[ordinal] = opened.evidence if opened is not None else None
+        return read[ordinal]
+
+    entries: list[Entry] = []
+    missing: set[int] = set()
+    for cited in record.cited:
+        for place in cited.places:
+            entry = _entry(cited, place, evidence_of(place.ret))
+            if entry is None:
+                missing.add(place.ret)
+            else:
+                entries.append(entry)
+    return entries, missing
+
+
+def _entry(cited: Cited, place: Place, evidence: Evidence | None) -> Entry | None:
+    if evidence is None:
+        return None
+    if place.chunk < 0:
+        if digest_text(evidence.text) != place.digest:
+            return None
+        return Entry(
+            ids=(cited.id,),
+            ret=place.ret,
+            group=cited.group,
+            table=cited.table,
+            first=cited.first,
+            content=evidence.text,
+            collection=cited.collection,
+            pictures=cited.pictures,
+            whole=True,
+        )
+    chunk = _chunk(evidence, cited.id, place)
+    if chunk is None:
+        return None
+    return Entry(
+        ids=(cited.id,),
+        ret=place.ret,
+        group=cited.group,
+        table=cited.table,
+        first=cited.first,
+        content=chunk.content,
+        source=chunk.source,
+        collection=chunk.collection,
+        details=chunk.details,
+        pictures=cited.pictures,
+    )
+
+
+def _chunk(evidence: Evidence, chunk_id: str, place: Place) -> Chunk | None:
+    if place.chunk < len(evidence.chunks):
+        chunk = evidence.chunks[place.chunk]
+        if chunk.id == chunk_id and chunk.digest == place.digest:
+            return chunk
+    return next((c for c in evidence.chunks if c.id == chunk_id and c.digest == place.digest), None)
+
+
+def build(entries: list[Entry], tables: Tables, was_removed: Callable[[PicturePlace], bool]) -> Capsule | None:
+    """The capsule of these entries, newest group first; None without any. Only pictures that were removed come again."""
+    if not entries:
+        return None
+    ordered = _merged(sorted(entries, key=lambda entry: _order(entry, tables)))
+    spans_collections = len({entry.collection for entry in ordered}) > 1
+    pieces = [wording.HEADER]
+    pictures: list[PictureAgain] = []
+    sent: set[tuple[bytes, str | None]] = set()
+    position, group = 0, None
+    for entry in ordered:
+        if entry.group != group:
+            position, group = position + 1, entry.group
+            pieces.append(wording.group(position))
+        collection = entry.collection if spans_collections else None
+        pieces.append(wording.entry(list(entry.ids), entry.source, collection, entry.content, entry.details))
+        for place in entry.pictures:
+            # Overlapping chunks own one figure; two figures of one chunk may look alike, and have two references.
+            if (place.digest, place.reference) not in sent and was_removed(place):
+                sent.add((place.digest, place.reference))
+                pictures.append(PictureAgain(place, wording.label(entry.ids[0], place.reference, collection)))
+    return Capsule("\n\n".join(pieces), tuple(pictures), chunks=sum(len(entry.ids) for entry in ordered))
+
+
+def _order(entry: Entry, tables: Tables) -> tuple[int, bool, str, tuple[int, int]]:
+    """Newest group first; in a group by first appearance, or by id where the evidence is haiku.rag's, as its own is."""
+    by_id = any(table.name == entry.table and table.format == "haiku" for table in tables)
+    return -entry.group, not by_id, entry.ids[0] if by_id else "", entry.first
+
+
+def _merged(entries: list[Entry]) -> list[Entry]:
+    """One entry for an output that several ids of one group were cited out of: its content is kept once."""
+    merged: list[Entry] = []
+    for entry in entries:
+        last = merged[-1] if merged else None
+        if last is not None and entry.whole and last.whole and (last.group, last.content) == (entry.group, entry.content):
+            merged[-1] = replace(
+                last,
+                ids=tuple(dict.fromkeys((*last.ids, *entry.ids))),
+                pictures=tuple(dict.fromkeys((*last.pictures, *entry.pictures))),
+            )
+        else:
+            merged.append(entry)
+    return merged
+
+
+def picture_at(message: Message, place: PicturePlace) -> str | None:
+    """The URL of the picture that stands at a place of this message; None where it is another one, or none."""
+    pictures = message.pictures()
+    if place.nth >= len(pictures) or picture_digest(pictures[place.nth].url) != place.digest:
+        return None
+    return pictures[place.nth].url

@@ -1,0 +1,33 @@
+"""Every word that we put into a request: receipts, the capsule's frame, labels. Short, since they stand in each one."""
+
+from __future__ import annotations
+
+RECEIPT = "[Retrieved for an earlier question; no longer shown. Search again if it is needed.]"
+HEADER = "[Capsule: evidence that earlier answers cited, whole, newest question first. Cite these ids as they stand.]"
+
+
+def group(position: int) -> str:
+    """The line above a group of entries that one question cited."""
+    return f"[Group {position}]"
+
+
+def entry(ids: list[str], source: str | None, collection: str | None, content: str, details: str | None) -> str:
+    """A chunk, under its id and source as the model saw them."""
+    named = "\n".join(f"[{chunk_id}]" for chunk_id in ids)
+    lines = [f"{named} Source: {source}" if source and collection is None else named]
+    if collection is not None:
+        lines.append(f"Collection: {collection}")
+        if source:
+            lines.append(f"Source: {source}")
+    if details:
+        lines.append(details)
+    if content:
+        lines.append(content)
+    return "\n".join(lines)
+
+
+def label(chunk_id: str, reference: str | None, collection: str | None) -> str:
+    """The line before a picture that is sent again."""
+    place = f" ({reference})" if reference else ""
+    named = f" Collection: {collection}." if collection is not None else ""
+    return f"Picture of cited evidence [{chunk_id}]{place}.{named}"

@@ -1,0 +1,185 @@
+"""What tools of any framework return: JSON, Python's `repr` of it, or text in which `[id]` opens a chunk.
+
+Reading is safe (no code is run), bounded, and splits too little rather than too much: a chunk that took its
+neighbour's text along loses nothing, one that was cut would.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Any
+
+import orjson
+
+from proxy.evidence.chunks import Chunk
+from proxy.evidence.tables import FieldNames
+
+_DEEPEST = 16
+_LARGEST_REPR = 1_000_000
+_LONGEST_WORD = 1000
+_OPENER = re.compile(r"^\[([^\[\]\s][^\[\]\n]{0,199})\](?![(:])", re.MULTILINE)
+#: Fields that say how well something matched, not what it says.
+_NOISE = frozenset(
+    {"score", "scores", "distance", "_distance", "similarity", "relevance", "relevance_score", "_score",
+     "_relevance_score", "rank", "embedding", "vector", "type", "object"}
+)  # fmt: skip
+
+
+def read(text: str, fields: FieldNames, part: int = 0) -> list[Chunk]:
+    """The chunks of one text part, in order."""
+    return _read_text(text, fields, part, 0)
+
+
+def _read_text(text: str, fields: FieldNames, part: int, depth: int) -> list[Chunk]:
+    value = parse(text)
+    if value is not None and depth < _DEEPEST:
+        return _read_value(value, fields, part, depth + 1)
+    return _read_openers(text, part)
+
+
+def parse(text: str) -> Any:
+    """The list or object that this text is, as JSON or as Python's `repr`; None where it is neither."""
+    stripped = text.strip()
+    if not stripped or stripped[0] not in "[{(" or stripped[-1] not in "]})":
+        return None
+    try:
+        value = orjson.loads(stripped)
+    except ValueError:
+        value = _parse_leniently(stripped)
+    return value if isinstance(value, list | dict | tuple) else None
+
+
+def _parse_leniently(text: str) -> Any:
+    try:
+        return json.loads(text)  # lone surrogates, NaN
+    except (ValueError, RecursionError):
+        pass
+    if len(text) > _LARGEST_REPR or _OPENER.match(text) and not text.startswith(("['", '["', "[{", "[(", "[[")):
+        return None
+    try:
+        return ast.literal_eval(text)  # literals only: nothing of it is executed
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return None
+
+
+def _read_value(value: Any, fields: FieldNames, part: int, depth: int) -> list[Chunk]:
+    if depth > _DEEPEST:
+        return []
+    if isinstance(value, str):
+        return _read_text(value, fields, part, depth)
+    if isinstance(value, list | tuple):
+        return [chunk for element in value for chunk in _read_value(element, fields, part, depth + 1)]
+    if isinstance(value, dict):
+        inner = {
+            name: _read_value(element, fields, part, depth + 1)
+            for name, element in value.items()
+            if isinstance(element, list | tuple | dict)
+        }
+        nested = [chunk for chunks in inner.values() for chunk in chunks]
+        own = _chunk(value, {name for name, chunks in inner.items() if chunks}, fields, part)
+        if own is not None:
+            return [own, *nested]
+        texts = [element for element in value.values() if isinstance(element, str)]
+        return nested + [chunk for text in texts for chunk in _read_text(text, fields, part, depth + 1)]
+    return []
+
+
+def _first(value: dict[Any, Any], names: tuple[str, ...], kinds: tuple[type, ...]) -> tuple[str | None, Any]:
+    for name in names:
+        found = value.get(name)
+        if isinstance(found, kinds) and not isinstance(found, bool) and found != "":
+            return name, found
+    return None, None
+
+
+def _chunk(value: dict[Any, Any], read_already: set[Any], fields: FieldNames, part: int) -> Chunk | None:
+    """An object with an id and content is a chunk; one with an id and a title or an address stands for itself."""
+    metadata = value.get("metadata")
+    beside: dict[Any, Any] = metadata if isinstance(metadata, dict) else {}
+    id_name, chunk_id = _first(value, fields.id, (str, int))
+    content_name, content = _first(value, fields.content, (str,))
+    if id_name is None and content_name is not None:
+        _, chunk_id = _first(beside, fields.id, (str, int))
+    if chunk_id is None:
+        return None
+    title_name, title = _first(value, fields.title, (str,))
+    uri_name, uri = _first(value, fields.uri, (str,))
+    if content is None and title is None and uri is None:
+        return None
+    named = {id_name, content_name, title_name, uri_name, "metadata", *fields.id, *read_already}
+    title = title if title is not None else _first(beside, fields.title, (str,))[1]
+    uri = uri if uri is not None else _first(beside, fields.uri, (str,))[1]
+    collection = _first(value, fields.collection, (str,))[1] or _first(beside, fields.collection, (str,))[1]
+    headings = _listed(value, beside, fields.headings, " > ")
+    pages = _listed(value, beside, fields.pages, ", ")
+    named |= {*fields.collection, *fields.headings, *fields.pages}
+    rest = {name: item for name, item in value.items() if name not in named and _is_detail(name, item)}
+    known = {*fields.id, *fields.title, *fields.uri, *fields.collection, *fields.headings, *fields.pages}
+    rest |= {name: item for name, item in beside.items() if name not in known and _is_detail(name, item)}
+    return Chunk(
+        id=str(chunk_id),
+        content=content if content is not None else "",
+        source=_source(title, uri, headings, pages),
+        collection=collection,
+        details=json.dumps(rest, ensure_ascii=False, separators=(",", ":"), default=str) if rest else None,
+        part=part,
+    )
+
+
+def _is_detail(name: Any, item: Any) -> bool:
+    """Whether a field says something: not a score, not empty, not an encoded file."""
+    if not isinstance(name, str) or name.lower() in _NOISE or item in (None, "", [], {}, ()):
+        return False
+    return not (isinstance(item, str) and len(item) > _LONGEST_WORD and not any(map(str.isspace, item)))
+
+
+def _listed(value: dict[Any, Any], beside: dict[Any, Any], names: tuple[str, ...], joint: str) -> str | None:
+    found = _first(value, names, (list, str, int))[1]
+    if found is None:
+        found = _first(beside, names, (list, str, int))[1]
+    if isinstance(found, list):
+        return joint.join(str(item) for item in found) or None
+    return None if found is None else str(found)
+
+
+def _source(title: str | None, uri: str | None, headings: str | None, pages: str | None) -> str | None:
+    named = " > ".join(piece for piece in (f'"{title}"' if title else None, headings) if piece)
+    if uri and uri != title:
+        named = f"{named} ({uri})" if named else uri
+    if pages:
+        named = f"{named}, p. {pages}" if named else f"p. {pages}"
+    return named or None
+
+
+def _read_openers(text: str, part: int) -> list[Chunk]:
+    """Chunks that open with `[id]` at the start of a line.
+
+    Only openers of the first one's kind count (digits that go up by one, or anything that is not only digits): a
+    footnote or a remark in brackets inside a chunk is its content. An id that opens twice leaves it unclear where
+    chunks end; then there are none, and what is cited of them keeps the whole return.
+    """
+    found = list(_OPENER.finditer(text))
+    if not found:
+        return []
+    first = found[0][1]
+    openers = [found[0]]
+    for opener in found[1:]:
+        if first.isdigit():
+            if opener[1].isdigit() and int(opener[1]) == int(openers[-1][1]) + 1:
+                openers.append(opener)
+        elif _kind(opener[1]) == _kind(first):
+            openers.append(opener)
+    ids = [opener[1].strip() for opener in openers]
+    if len(set(ids)) != len(ids):
+        return []
+    return [
+        Chunk(id=chunk_id, content=text[opener.end() : following.start() if following else len(text)].strip(), part=part)
+        for chunk_id, opener, following in zip(ids, openers, [*openers[1:], None], strict=True)
+    ]
+
+
+def _kind(chunk_id: str) -> tuple[bool, bool]:
+    """Ids of one return look alike: whether they hold a digit, and whether they hold a space."""
+    return any(character.isdigit() for character in chunk_id), " " in chunk_id

@@ -1,0 +1,99 @@
+"""What a return holds: chunks and pictures, as values with an identity."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from proxy.wire.messages import OtherPart, Part, Picture, Text
+
+
+def digest_text(*texts: str) -> bytes:
+    """16 bytes that stand for these texts, each framed by its length."""
+    state = hashlib.sha256()
+    for text in texts:
+        raw = text.encode("utf-8", "surrogatepass")
+        state.update(len(raw).to_bytes(8, "big"))
+        state.update(raw)
+    return state.digest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One citable piece of an evidence return.
+
+    `source` is the source line as the model saw it, without its heading word; `content` exactly what it was shown.
+    `details` are further fields that stood beside the content (JSON text), part of what an answer may rest on.
+    `part` is the index of the part it was read from.
+    """
+
+    id: str
+    content: str
+    source: str | None = None
+    collection: str | None = None
+    details: str | None = None
+    part: int = 0
+
+    @property
+    def digest(self) -> bytes:
+        return digest_text(self.content, self.details or "")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedPicture:
+    """A picture inside a return: the how-manieth of its message, whose chunk, and its reference if a label named one."""
+
+    nth: int
+    chunk_id: str | None
+    reference: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """An evidence return, read. `whole` is set where citing an id out of it retains all of its text."""
+
+    chunks: tuple[Chunk, ...]
+    text: str
+    pictures: tuple[OwnedPicture, ...] = ()
+    whole: bool = False
+
+    def shows(self, chunk_id: str) -> bool:
+        """Whether the id stands literally in the text (as a token of its own, not inside a longer one)."""
+        return stands_in(chunk_id, self.text)
+
+    def shows_ids(self) -> bool:
+        """Whether the model could cite anything of it."""
+        return bool(self.chunks) or self.whole
+
+
+def _inside_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
+def stands_in(token: str, text: str) -> bool:
+    """Whether `token` stands in `text` on its own: not as a part of a longer word or number."""
+    if not token:
+        return False
+    at = text.find(token)
+    while at >= 0:
+        before, after = text[at - 1 : at], text[at + len(token) : at + len(token) + 1]
+        if not (before and _inside_word(before) and _inside_word(token[0])) and not (
+            after and _inside_word(after) and _inside_word(token[-1])
+        ):
+            return True
+        at = text.find(token, at + 1)
+    return False
+
+
+def text_of(parts: tuple[Part, ...]) -> str:
+    """All text of a return, its parts on lines of their own."""
+    return "\n".join(part.text for part in parts if isinstance(part, Text))
+
+
+def has_pictures(parts: tuple[Part, ...]) -> bool:
+    return any(isinstance(part, Picture) for part in parts)
+
+
+def is_readable(parts: tuple[Part, ...]) -> bool:
+    """Whether every part is text or a picture: a return that holds anything else cannot be replaced whole."""
+    return not any(isinstance(part, OtherPart) for part in parts)

@@ -1,0 +1,93 @@
+"""haiku.rag's text format, as version 0.101 writes it. Its words are matched here, never written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from proxy.evidence.chunks import Chunk
+
+#: The tool whose printed output has no chunks: an id cited out of it retains the whole output.
+CODE_TOOL = "execute_code"
+
+PICTURE_TAG = "[haiku.rag/retrieved-image]"
+
+_SEPARATOR = "\n\n---\n\n"
+_HEADER = re.compile(r"(?P<again>Also matched, shown above: )?\[(?P<id>[^\[\]\n]+)\] \[rank (?P<rank>\d+) of (?P<of>\d+)\](?=\n|\Z)")
+_LABEL = re.compile(
+    r"\[(?P<id>[^\[\]\n]+)\] \((?P<reference>[^()\n]*)\)\. "
+    r"(?:Collection: (?P<collection>.*?)\. )?Not provided by the user\. " + re.escape(PICTURE_TAG) + r"\Z"
+)
+_REGISTERED = re.compile(r"\b(?:registered|recorded)\b", re.IGNORECASE)
+
+
+def read(text: str, part: int = 0) -> list[Chunk]:
+    """The chunks of a search return: none unless its headers' ranks run from 1 to n.
+
+    A header counts at the start or after a separator. Content may hold both; but a forged header beside the real
+    ones breaks the ranks, and then nothing of this return is taken for a chunk.
+    """
+    headers: list[re.Match[str]] = []
+    at = 0
+    while True:
+        header = _HEADER.match(text, at)
+        if header is not None:
+            headers.append(header)
+        at = text.find(_SEPARATOR, at)
+        if at < 0:
+            break
+        at += len(_SEPARATOR)
+    total = len(headers)
+    if not headers or headers[0].start() != 0:
+        return []
+    if any(int(h["of"]) != total or int(h["rank"]) != rank for rank, h in enumerate(headers, 1)):
+        return []
+    chunks: list[Chunk] = []
+    for header, following in zip(headers, [*headers[1:], None], strict=True):
+        end = following.start() - len(_SEPARATOR) if following else len(text)
+        if header["again"]:
+            continue  # a mark of a chunk whose content stands in an earlier return
+        chunk = _chunk(header["id"], text[header.end() + 1 : end], part)
+        if chunk is None:
+            return []
+        chunks.append(chunk)
+    return chunks
+
+
+def _chunk(chunk_id: str, body: str, part: int) -> Chunk | None:
+    source: str | None = None
+    collection: str | None = None
+    at = 0
+    while not body.startswith("Content:\n", at):
+        end = body.find("\n", at)
+        if end < 0:
+            return None
+        name, _, value = body[at:end].partition(": ")
+        if name == "Source":
+            source = value
+        elif name == "Collection":
+            collection = value
+        at = end + 1
+    return Chunk(id=chunk_id, content=body[at + len("Content:\n") :], source=source, collection=collection, part=part)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What the line before a retrieved picture says."""
+
+    chunk_id: str
+    reference: str
+    collection: str | None = None
+
+
+def read_label(text: str) -> Label | None:
+    """The label of a retrieved picture, or None."""
+    if not text.endswith(PICTURE_TAG):
+        return None
+    found = _LABEL.search(text)
+    return Label(found["id"], found["reference"], found["collection"]) if found else None
+
+
+def says_registered(text: str) -> bool:
+    """Whether a cite call's return says that the citation was registered or recorded."""
+    return _REGISTERED.search(text) is not None

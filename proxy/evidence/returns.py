@@ -1,0 +1,64 @@
+"""Read a tool's return as evidence, by the format of its table."""
+
+from __future__ import annotations
+
+import re
+
+from proxy.evidence import auto, haiku
+from proxy.evidence.chunks import Chunk, Evidence, OwnedPicture, stands_in, text_of
+from proxy.evidence.tables import Table
+from proxy.wire.messages import Part, Picture, Text
+
+#: How pydantic-ai ends what it puts in the place of a return when it asks for another try.
+_TRY_AGAIN = re.compile(r"\n\nFix the errors and try again\.\s*\Z")
+_FAILED = re.compile(r'\s*(?:\{\s*"error"\s*:|error\b)', re.IGNORECASE)
+
+
+def is_retry_prompt(parts: tuple[Part, ...]) -> bool:
+    """Whether a tool message asks the model to try again: no return at all."""
+    return bool(parts) and isinstance(parts[-1], Text) and _TRY_AGAIN.search(parts[-1].text) is not None
+
+
+def says_failed(parts: tuple[Part, ...]) -> bool:
+    """Whether a return says that its tool failed."""
+    return is_retry_prompt(parts) or _FAILED.match(text_of(parts)) is not None
+
+
+def read(table: Table, tool: str, parts: tuple[Part, ...]) -> Evidence:
+    """The chunks and pictures of an evidence return; each text part is read alone."""
+    chunks: list[Chunk] = []
+    ends: dict[int, Chunk] = {}  # the last chunk that each part opened
+    for position, part in enumerate(parts):
+        if isinstance(part, Text):
+            found = haiku.read(part.text, position) if table.format == "haiku" else auto.read(part.text, table.fields, position)
+            if found:
+                chunks += found
+                ends[position] = found[-1]
+    return Evidence(
+        chunks=tuple(chunks),
+        text=text_of(parts),
+        pictures=_pictures(parts, chunks, ends),
+        whole=table.format == "haiku" and tool == haiku.CODE_TOOL and not chunks,
+    )
+
+
+def _pictures(parts: tuple[Part, ...], chunks: list[Chunk], ends: dict[int, Chunk]) -> tuple[OwnedPicture, ...]:
+    """Whose each picture is: the chunk that the line before it names, else the last chunk before it, else the first."""
+    owned: list[OwnedPicture] = []
+    current = chunks[0].id if chunks else None
+    named: str | None = None
+    reference: str | None = None
+    for position, part in enumerate(parts):
+        if isinstance(part, Text):
+            named = reference = None
+            label = haiku.read_label(part.text)
+            if label is not None:
+                named, reference = label.chunk_id, label.reference
+            elif position in ends:
+                current = ends[position].id
+            else:
+                mentioned = {chunk.id for chunk in chunks if stands_in(chunk.id, part.text)}
+                named = mentioned.pop() if len(mentioned) == 1 else None
+        elif isinstance(part, Picture):
+            owned.append(OwnedPicture(nth=len(owned), chunk_id=named or current, reference=reference))
+    return tuple(owned)

@@ -1,0 +1,509 @@
+"""The HTTP server: which requests are conversations, what goes up, what comes down, and when each side lets go.
+
+Everything that a request meets on its way through stands in `Gateway.handle`, top to bottom. What a body means is the
+business of the rooms below, behind `Conversing`; whatever goes wrong there, the request still reaches the provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from logging import Logger, getLogger
+from typing import Any, Protocol
+
+from aiohttp import web
+from aiohttp.streams import StreamReader
+from aiohttp.web_protocol import RequestHandler
+
+from proxy.gateway import encodings, errors, headers
+from proxy.gateway.conversation import Asked
+from proxy.gateway.replies import Outgoing, Sent
+from proxy.gateway.upstream import BrokenOff, Reply, Unreachable, Upstream, origin_form
+from proxy.settings import Settings
+from proxy.visibility import logs
+
+_BACKLOG = 1024  # a client that opens many connections at once overflows the default of 128
+_LINE_BYTES = 1 << 16
+_HEADER_LINES = 512
+_READ_BUFFER = 1 << 18
+_IN_A_THREAD = 1 << 18  # decoding more than this would hold up the streams that are open beside it
+_GRACE_SECONDS = 5.0
+
+# By the path's ending, so that every provider's own prefix works.
+_APIS = {b"/chat/completions": "chat", b"/responses": "responses"}
+
+
+class Refused(Protocol):
+    """An answer to give instead of asking the provider."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def headers(self) -> Any: ...
+
+
+class Underway(Protocol):
+    """One request and its reply, as the rooms below see it."""
+
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def header(self) -> str: ...
+    @property
+    def refusal(self) -> Refused | None: ...
+    def feed(self, chunk: bytes) -> None: ...
+    def finished(self) -> bool: ...
+    async def settle(self) -> None: ...
+    async def ended(self, complete: bool) -> None: ...
+
+
+class Conversing(Protocol):
+    """The one door to the rooms below."""
+
+    async def ask(self, asked: Asked) -> Underway: ...
+
+
+class Readiness(Protocol):
+    """What `/readyz` asks."""
+
+    def ready(self) -> tuple[bool, str]: ...
+
+
+class _Alone:
+    """A request whose conversation could not be looked at: it goes up as it came."""
+
+    refusal = None
+    header = "untouched; reason=store-error"
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def feed(self, chunk: bytes) -> None: ...
+    def finished(self) -> bool:
+        return False
+
+    async def settle(self) -> None: ...
+    async def ended(self, complete: bool) -> None: ...
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _Malformed(Exception):
+    """The framing of the client's request body is broken."""
+
+
+class _Facts:
+    """What is read of a request once and needed all the way: raw target, raw headers, the reply, the log line."""
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        self.request = request
+        self.out = Outgoing(request)
+        self.method = request.method
+        self.asked = request.raw_path.encode("utf-8", "surrogateescape")
+        self.target = origin_form(self.asked)
+        self.path = (self.target or b"").partition(b"?")[0]
+        self.headers: headers.Headers = request.raw_headers
+        ending = next((api for end, api in _APIS.items() if self.path.endswith(end)), None)
+        self.api = ending
+        self.evidence: str | None = None
+        self.received = 0
+        self.end = "complete"
+
+    def evidence_line(self) -> list[tuple[bytes, bytes]]:
+        """Our reply header for an answer of our own."""
+        if self.evidence is None:
+            return []
+        return [(headers.EVIDENCE_PROXY, headers.printable(self.evidence))]
+
+
+class _Watch:
+    """Shows a reply to its exchange, in the order that the ledger counts on, and keeps the exchange's faults away
+    from the reply. A copy that cannot be decoded is no longer shown; the reply does not notice."""
+
+    def __init__(self, gateway: Gateway, exchange: Underway | None, reply: Reply, limit: int) -> None:
+        self._gateway = gateway
+        self._exchange = exchange
+        self._over = exchange is None
+        self._settled = False
+        self._seen = True
+        self._decoder: encodings.Decoder | None = None
+        if exchange is not None and reply.status == 200:
+            codings = encodings.named(v.decode("latin-1") for v in headers.values(reply.headers, b"content-encoding"))
+            try:
+                self._decoder = encodings.Decoder(codings, limit)
+            except encodings.Broken:
+                self._seen = False
+
+    def feed(self, chunk: bytes) -> None:
+        if self._decoder is None or self._exchange is None:
+            return
+        try:
+            for piece in self._decoder.feed(chunk):
+                self._exchange.feed(piece)
+        except (encodings.Broken, encodings.TooLarge):
+            self._decoder, self._seen = None, False
+        except Exception as fault:
+            self._decoder, self._seen = None, False
+            logs.fault("reply-not-read", fault)
+
+    async def settle(self) -> None:
+        """Settle the question if its finish was seen. Only after that finish was relayed."""
+        if self._over or self._settled or self._decoder is None or self._exchange is None:
+            return
+        if self._exchange.finished():
+            self._settled = True
+            await self._gateway.surely(self._exchange.settle())
+
+    async def ended(self, complete: bool) -> None:
+        """The reply's body is at its end or broke off. A reply that was not seen whole counts as broken off."""
+        if self._over or self._exchange is None:
+            return
+        self._over = True
+        await self._gateway.surely(self._exchange.ended(complete and self._seen))
+
+
+class Gateway:
+    """One per process: a server on one address, one provider behind it."""
+
+    def __init__(
+        self, settings: Settings, conversations: Conversing, readiness: Readiness, api_key: str | None = None
+    ) -> None:
+        self._settings = settings
+        self._conversations = conversations
+        self._readiness = readiness
+        self._api_key = api_key
+        self._limit = settings.server.max_body_bytes
+        self._upstream: Upstream | None = None
+        self._runner: web.ServerRunner | None = None
+        self._site: web.TCPSite | None = None
+        self._running: set[asyncio.Task[Any]] = set()
+        self._finishing: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; returns the address. Raises `OSError` if it cannot be had."""
+        server = self._settings.server
+        self._upstream = Upstream(self._settings.upstream.base_url)
+        self._runner = web.ServerRunner(_Server(self.handle), shutdown_timeout=0.1)
+        await self._runner.setup()
+        self._site = web.TCPSite(self._runner, server.host, server.port, backlog=_BACKLOG)
+        try:
+            await self._site.start()
+        except OSError:
+            await self.close()
+            raise
+        host, port = self._runner.addresses[0][:2]
+        return host, port
+
+    async def close(self) -> None:
+        """Stop listening, give what is under way a few seconds, then end it."""
+        self._closing = True
+        if self._site is not None and self._runner is not None and self._site in self._runner.sites:
+            await self._site.stop()
+        if self._running:
+            await asyncio.wait(self._running, timeout=_GRACE_SECONDS)
+        for task in list(self._running):
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running, timeout=_GRACE_SECONDS)
+        if self._finishing:
+            await asyncio.wait(self._finishing, timeout=_GRACE_SECONDS)
+        if self._runner is not None:
+            await self._runner.cleanup()
+        if self._upstream is not None:
+            await self._upstream.close()
+
+    async def surely(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` to its end even if this request is cancelled meanwhile: a client that has read its whole answer
+        may hang up at once, and what the answer settled must not be lost for that. Faults are logged, not raised."""
+        task = asyncio.create_task(_guarded(work))
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+        await asyncio.shield(task)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request."""
+        started = time.perf_counter()
+        facts = _Facts(request)
+        request_id = uuid.uuid4().hex
+        task = asyncio.current_task()
+        if task is not None:
+            self._running.add(task)
+        if self._closing:
+            facts.out.hang_up()
+        try:
+            return await self._answer(facts)
+        except (asyncio.CancelledError, ConnectionError):
+            facts.end = "client-gone"
+            raise
+        except Exception as fault:
+            facts.end = "failed"
+            logs.fault("request-failed", fault, id=request_id)
+            if facts.out.started:
+                return facts.out.break_off()
+            return await facts.out.answer(errors.internal(), facts.evidence_line())
+        finally:
+            if task is not None:
+                self._running.discard(task)
+            logs.request(
+                logs.RequestLine(
+                    id=request_id,
+                    method=facts.method,
+                    path=(facts.path or facts.asked).decode("utf-8", "replace")[:512],
+                    status=facts.out.status or None,
+                    outcome=facts.evidence,
+                    received=facts.received,
+                    sent=facts.out.sent,
+                    ms=round((time.perf_counter() - started) * 1000, 1),
+                    end=facts.end,
+                )
+            )
+
+    async def _answer(self, facts: _Facts) -> Sent:
+        if facts.path == b"/healthz":
+            return await facts.out.answer(_json(200, {"status": "ok"}))
+        if facts.path == b"/readyz":
+            ready, why = self._readiness.ready()
+            return await facts.out.answer(_json(200 if ready else 503, {"ready": ready, "reason": why}))
+        if facts.method == "CONNECT":
+            facts.out.hang_up()
+            return await facts.out.answer(errors.unsupported_method(facts.method))
+        if facts.target is None:
+            return await facts.out.answer(errors.malformed("its target is neither a path nor an http address"))
+        try:
+            if facts.api is not None and facts.method == "POST":
+                return await self._converse(facts)
+            return await self._pass_through(facts)
+        except Unreachable as nobody:
+            facts.end = "unreachable"
+            return await facts.out.answer(errors.unreachable(nobody.where, nobody.what), facts.evidence_line())
+        except _Malformed:
+            facts.end = "malformed"
+            facts.out.hang_up()
+            return await facts.out.answer(errors.malformed("its body is not framed as announced"), facts.evidence_line())
+
+    async def _converse(self, facts: _Facts) -> Sent:
+        """A conversation: read whole, looked at, forwarded rewritten or as the very bytes that came."""
+        try:
+            raw = await self._body(facts)
+        except _TooLarge:
+            return await self._too_large(facts, decoded=False)
+        codings = encodings.named(v.decode("latin-1") for v in headers.values(facts.headers, b"content-encoding"))
+        try:
+            body = await self._decoded(raw, codings)
+        except encodings.TooLarge:
+            return await self._too_large(facts, decoded=True)
+        except encodings.Broken:
+            body = b""  # what cannot be read is no JSON, and the provider may know better
+
+        exchange = await self._ask(facts, body)
+        facts.evidence = exchange.header
+        if exchange.refusal is not None:
+            await self.surely(exchange.ended(False))
+            refusal = exchange.refusal
+            answer = errors.Answer(refusal.status, refusal.body, _lines(refusal.headers))
+            return await facts.out.answer(answer, facts.evidence_line())
+
+        untouched = exchange.body is body
+        sent = raw if untouched else exchange.body
+        try:
+            reply = await self._send(facts, headers.up(facts.headers, not untouched, self._api_key), sent, len(sent))
+        except BaseException:
+            await self.surely(exchange.ended(False))
+            raise
+        return await self._relay(facts, reply, exchange)
+
+    async def _pass_through(self, facts: _Facts) -> Sent:
+        """Not a conversation: streams both ways."""
+        if facts.api is not None:
+            facts.evidence = (await self._ask(facts, b"")).header
+        lines = headers.up(facts.headers, False, self._api_key)
+        length = _content_length(facts.headers)
+        chunked = bool(headers.values(facts.headers, b"transfer-encoding"))
+        if chunked or length:
+            await self._continue(facts)
+            reply = await self._send(facts, lines, _pieces(facts), None if chunked else length)
+        else:
+            reply = await self._send(facts, lines, None, length)
+        return await self._relay(facts, reply, None)
+
+    async def _send(
+        self, facts: _Facts, lines: list[tuple[bytes, bytes]], body: bytes | AsyncIterator[bytes] | None, length: int | None
+    ) -> Reply:
+        upstream = self._upstream
+        if upstream is None or facts.target is None:
+            raise RuntimeError("the gateway was not started")
+        method = facts.method.encode("ascii")
+        return await upstream.ask(method, upstream.destination.target(facts.target), lines, body, length)
+
+    async def _relay(self, facts: _Facts, reply: Reply, exchange: Underway | None) -> Sent:
+        """Pass a reply on, piece by piece.
+
+        What the reply settles is written down before its last byte leaves, so that the client's next request finds it:
+        after the finish of a stream was relayed, else before the piece that completes the body, else before the end.
+        """
+        out = facts.out
+        watch = _Watch(self, exchange, reply, self._limit)
+        whole = False
+        try:
+            lines = headers.down(reply.headers, facts.evidence)
+            has_body = out.has_body(reply.status)
+            if not has_body or reply.length == 0:
+                await watch.ended(True)
+            out.start(reply.status, reply.reason, lines, reply.length)
+            left = reply.length
+            while has_body and (chunk := await reply.chunk()):
+                watch.feed(chunk)
+                if left is not None:
+                    left -= len(chunk)
+                    if left == 0:
+                        await watch.ended(True)
+                await out.write(chunk)
+                await watch.settle()
+                await out.drain()
+            await watch.ended(True)
+            whole = True
+            return await out.end()
+        except BrokenOff:
+            facts.end = "upstream-broke"
+            await watch.ended(False)
+            return out.break_off()
+        finally:
+            if whole:
+                reply.done()
+            else:
+                reply.close()
+                await watch.ended(False)
+
+    async def _ask(self, facts: _Facts, body: bytes) -> Underway:
+        tenant = self._settings.tenant
+        try:
+            asked = Asked(
+                body=body,
+                credential=headers.credential(facts.headers, tenant.by, tenant.header),
+                question_id=headers.value(facts.headers, headers.QUESTION),
+                compaction_off=(headers.value(facts.headers, headers.COMPACTION) or "").lower() == "off",
+                api=facts.api or "chat",
+            )
+            return await self._conversations.ask(asked)
+        except Exception as fault:
+            # Whatever fails in the rooms below must never break a user's request.
+            logs.fault("conversation-failed", fault)
+            return _Alone(body)
+
+    async def _body(self, facts: _Facts) -> bytes:
+        """The whole body as it came. Raises `_TooLarge` as early as it shows, `_Malformed`, or `ConnectionError`."""
+        length = _content_length(facts.headers)
+        if length is not None and length > self._limit:
+            raise _TooLarge
+        await self._continue(facts)
+        pieces: list[bytes] = []
+        async for piece in _pieces(facts):
+            pieces.append(piece)
+            if facts.received > self._limit:
+                raise _TooLarge
+        return b"".join(pieces)
+
+    async def _decoded(self, raw: bytes, codings: Sequence[str]) -> bytes:
+        if not codings:
+            return raw
+        if len(raw) < _IN_A_THREAD:
+            return encodings.decode(raw, codings, self._limit)
+        return await asyncio.to_thread(encodings.decode, raw, codings, self._limit)
+
+    async def _too_large(self, facts: _Facts, decoded: bool) -> Sent:
+        facts.evidence = (await self._ask(facts, b"")).header
+        facts.end = "too-large"
+        facts.out.hang_up()
+        return await facts.out.answer(errors.body_too_large(self._limit, decoded), facts.evidence_line())
+
+    async def _continue(self, facts: _Facts) -> None:
+        """Tell a client that waits before it sends its body to go on: the low-level server does not."""
+        if (headers.value(facts.headers, b"expect") or "").lower() == "100-continue":
+            transport = facts.request.transport
+            if transport is not None:
+                transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+async def _guarded(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except Exception as fault:
+        logs.fault("settling-failed", fault)
+
+
+async def _pieces(facts: _Facts) -> AsyncIterator[bytes]:
+    content: StreamReader = facts.request.content
+    while True:
+        try:
+            piece = await content.readany()
+        except (web.RequestPayloadError, web.HTTPException) as broken:
+            raise _Malformed from broken
+        if not piece:
+            return
+        facts.received += len(piece)
+        yield piece
+
+
+def _content_length(lines: headers.Headers) -> int | None:
+    text = headers.value(lines, b"content-length")
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _json(status: int, value: Mapping[str, Any]) -> errors.Answer:
+    return errors.Answer(status, json.dumps(value).encode())
+
+
+def _lines(given: Any) -> tuple[tuple[bytes, bytes], ...]:
+    pairs = given.items() if isinstance(given, Mapping) else given
+    return tuple((headers.printable(name), headers.printable(value)) for name, value in pairs)
+
+
+_SILENT: Logger = getLogger("proxy.http")
+_SILENT.propagate = False
+_SILENT.disabled = True  # aiohttp's own lines quote the request that they are about
+
+
+class _Connection(RequestHandler):
+    """A client's connection. Requests that are not even HTTP are answered in the shape that clients parse."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if request.writer.output_size > 0:
+            raise ConnectionError("a reply is already under way")
+        if status >= 500 and exc is not None:
+            logs.fault("request-failed", exc)
+        answer = errors.malformed("it is not well-formed HTTP") if status < 500 else errors.internal()
+        response = web.Response(body=answer.body, status=status, content_type="application/json")
+        response.force_close()
+        return response
+
+
+class _Server(web.Server):
+    def __init__(self, handler: Any) -> None:
+        super().__init__(handler, handler_cancellation=True)
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(
+            self,
+            loop=asyncio.get_running_loop(),
+            logger=_SILENT,
+            access_log=None,  # type: ignore[arg-type]
+            auto_decompress=False,
+            max_line_size=_LINE_BYTES,
+            max_field_size=_LINE_BYTES,
+            max_headers=_HEADER_LINES,
+            read_bufsize=_READ_BUFFER,
+        )

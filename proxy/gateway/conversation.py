@@ -1,0 +1,410 @@
+"""One request's way down the house and its reply's way back: wire, evidence, ledger, compaction, store.
+
+It joins the pure rooms with the store; HTTP is the neighbours' business. Nothing here may fail a user's request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouched
+from proxy.compaction.rewrite import rewrite
+from proxy.evidence.pictures import decodes, picture_digest
+from proxy.evidence.returns import is_retry_prompt
+from proxy.evidence.tables import FieldNames, Table, Tables, table_of
+from proxy.ledger import boundary, records, settling, transcript
+from proxy.ledger.boundary import Boundary
+from proxy.ledger.questions import Habits, follows_answer
+from proxy.ledger.records import Record
+from proxy.ledger.transcript import Transcript
+from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
+from proxy.wire import chat
+from proxy.wire.chat_reply import ReplyReader
+from proxy.wire.messages import NotJson, splice
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
+
+log = logging.getLogger("evidence_proxy.conversation")
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+
+#: From this size on a body is read in a thread, so that open streams never wait for it.
+_LARGE = 256 * 1024
+#: How many openings are looked up, newest first: the newest one nearly always fits.
+_MOST_CANDIDATES = 256
+_MOST_GIVEN = 50_000
+_MOST_PICTURES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the HTTP part knows of a request on a compacted path.
+
+    `body` is decoded (after Content-Encoding). `credential` stands for the tenant; None: nothing is recorded or matched.
+    """
+
+    body: bytes
+    credential: str | None
+    question_id: str | None = None
+    compaction_off: bool = False
+    api: str = "chat"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What `strict` answers instead of asking the provider."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What reading a request gave: either why it stays untouched, or its transcript and what to look up."""
+
+    transcript: Transcript | None
+    untouched: Reason | None
+    evidence: frozenset[int] = frozenset()
+    recordable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    outcome: Outcome
+    boundary: Boundary
+    transcript: Transcript | None = None
+    refuse: bool = False
+
+
+class Conversations:
+    """Reads requests and settles questions; one per process."""
+
+    def __init__(self, settings: Settings, store: RecordStore) -> None:
+        self._mode = settings.compaction.mode
+        self._strict = settings.compaction.strict
+        self._tables = tables_of(settings)
+        self._habits = Habits(
+            output_tools=frozenset(settings.policy.output_tools),
+            continuation_prefixes=tuple(settings.policy.continuation_prefixes),
+        )
+        self._store = store
+        self._given: _Recent[bytes, Boundary] = _Recent(_MOST_GIVEN)
+        self._decodes: _Recent[bytes, bool] = _Recent(_MOST_PICTURES)
+
+    async def ask(self, asked: Asked) -> Exchange:
+        """Decide what goes upstream for a request, and follow its reply."""
+        if self._mode == "off" or asked.compaction_off:
+            return Exchange(asked.body, Untouched(Reason.OFF))
+        if asked.api != "chat":
+            return Exchange(asked.body, Untouched(Reason.NO_EVIDENCE))
+        large = len(asked.body) >= _LARGE
+        read = await _run(large, lambda: self._read(asked))
+        if read.transcript is None or read.untouched is not None:
+            return Exchange(asked.body, Untouched(read.untouched or Reason.NOT_JSON))
+        tenant = tenant_digest(asked.credential) if asked.credential is not None and read.transcript.users else None
+        known, trouble = await self._look_up(read.transcript, tenant, asked.question_id)
+        decision = await _run(large, lambda: self._decide(asked, read, tenant, known, trouble))
+        refusal = _refusal(decision.outcome) if decision.refuse else None
+        settle = None
+        if tenant is not None and read.recordable:
+            settle = _Settling(self, read.transcript, decision.boundary, tenant, asked.question_id, large)
+        return Exchange(asked.body, decision.outcome, refusal, settle)
+
+    # Reading: pure, and long for large bodies.
+
+    def _read(self, asked: Asked) -> _Read:
+        try:
+            request = chat.cut(asked.body)
+        except NotJson:
+            return _Read(None, Reason.NOT_JSON)
+        read = transcript.read(request)
+        tables = {
+            found.ordinal: table
+            for found in read.returns
+            if (table := table_of(self._tables, found.tool)) is not None and not is_retry_prompt(found.message.parts)
+        }
+        if not tables:
+            return _Read(read, Reason.NO_EVIDENCE)
+        if all(table.cite is None for table in tables.values()):
+            return _Read(read, Reason.NO_CITATIONS)
+        return _Read(read, None, frozenset(tables), recordable=True)
+
+    async def _look_up(
+        self, read: Transcript, tenant: bytes | None, question_id: str | None
+    ) -> tuple[dict[bytes, list[Record]], Reason | None]:
+        """The records under the openings of a transcript, as far back as an earlier request of this process reaches."""
+        if tenant is None:
+            return {}, None
+        wanted: list[bytes] = []
+        open_at = {opening.reply for opening in boundary.candidates(read, self._habits, question_id)}
+        for index in range(len(read.replies) - 1, -1, -1):
+            step = read.replies[index]
+            if index in open_at:
+                wanted.append(step.key)
+            given = self._given.get(_keyed(tenant, step.shown))
+            if (given is not None and given.reply < index) or len(wanted) >= _MOST_CANDIDATES:
+                break
+        if not wanted:
+            return {}, None
+        keys = {_keyed(tenant, key): key for key in wanted}
+        trouble: Reason | None = None
+        try:
+            rows = await self._store.find(list(keys))
+        except StoreSlow:
+            rows, trouble = self._store.cached(list(keys)), Reason.STORE_SLOW
+        except StoreError:
+            rows, trouble = self._store.cached(list(keys)), Reason.STORE_ERROR
+        known: dict[bytes, list[Record]] = {}
+        for stored, payloads in rows.items():
+            found = [record for payload in payloads if (record := records.decode(payload)) is not None]
+            if found:
+                known[keys[stored]] = found
+        return known, trouble
+
+    def _decide(
+        self,
+        asked: Asked,
+        read: _Read,
+        tenant: bytes | None,
+        known: dict[bytes, list[Record]],
+        trouble: Reason | None,
+    ) -> _Decision:
+        asked_of = read.transcript
+        assert asked_of is not None
+        given: Callable[[bytes], Boundary | None] = (
+            (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
+        )
+        found = boundary.find(asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id)
+        outcome = self._compact(asked, asked_of, found.record, trouble, read.evidence)
+        refuse = False
+        if self._strict and isinstance(outcome, Untouched):
+            refuse = self._refuses(asked_of, outcome.reason, read.evidence, given)
+        if tenant is not None:
+            self._given.put(_keyed(tenant, asked_of.shown), found)
+        return _Decision(outcome, found, asked_of, refuse)
+
+    def _compact(
+        self, asked: Asked, read: Transcript, record: Record | None, trouble: Reason | None, evidence: frozenset[int]
+    ) -> Outcome:
+        if record is None:
+            if not evidence & follows_answer(read, self._habits):
+                return Untouched(Reason.NOTHING_EARLIER)
+            return Untouched(trouble or Reason.NO_RECORD)
+        done = rewrite(read, record, self._tables, self._can_send_again)
+        if not done.splices:
+            if done.missing:
+                return Untouched(Reason.MISSING_CONTENT)
+            return Untouched(Reason.NO_CITATIONS if done.kept else Reason.NOTHING_EARLIER)
+        body = splice(asked.body, done.splices)
+        figures = Figures(
+            question=record.ordinal + 1,
+            capsule=done.capsule,
+            receipts=done.receipts,
+            kept=done.kept,
+            before=len(asked.body),
+            after=len(body),
+        )
+        if self._mode == "observe":
+            return Untouched(Reason.OBSERVE, figures)
+        return Compacted(body, figures)
+
+    def _refuses(
+        self,
+        read: Transcript,
+        reason: Reason,
+        evidence: frozenset[int],
+        given: Callable[[bytes], Boundary | None],
+    ) -> bool:
+        """Whether `strict` refuses: evidence before an answered user message has no record, and this process did not
+        itself see that question break off."""
+        if reason not in (Reason.NO_RECORD, Reason.MISSING_CONTENT, Reason.STORE_SLOW, Reason.STORE_ERROR):
+            return False
+        if not evidence & follows_answer(read, self._habits):
+            return False
+        openings = boundary.candidates(read, self._habits, None)
+        return not (openings and given(read.replies[openings[0].reply].shown) is not None)
+
+    def _can_send_again(self, url: str) -> bool:
+        key = picture_digest(url)
+        known = self._decodes.get(key)
+        if known is None:
+            known = decodes(url)
+            self._decodes.put(key, known)
+        return known
+
+    def write_down(
+        self, read: Transcript, reply_reader: ReplyReader, found: Boundary, tenant: bytes, question_id: str | None
+    ) -> list[StoredRecord]:
+        """The records of what a reply settled, one for each of its choices that settled anything."""
+        rows = []
+        for reply in reply_reader.replies():
+            if not settling.settles(reply, self._habits):
+                continue
+            record = settling.settle(
+                read,
+                reply,
+                previous=found.record,
+                from_reply=found.reply + 1,
+                tables=self._tables,
+                habits=self._habits,
+                question_id=question_id,
+            )
+            key = _keyed(tenant, read.key)
+            rows.append(StoredRecord(key=key, tenant=tenant, reply=record.reply, payload=records.encode(record)))
+        return rows
+
+    def add(self, rows: list[StoredRecord]) -> None:
+        for row in rows:
+            self._store.add(row)
+
+
+class _Settling:
+    """What an exchange needs to settle its question."""
+
+    def __init__(
+        self,
+        conversations: Conversations,
+        read: Transcript,
+        found: Boundary,
+        tenant: bytes,
+        question_id: str | None,
+        large: bool,
+    ) -> None:
+        self._conversations = conversations
+        self._transcript = read
+        self._boundary = found
+        self._tenant = tenant
+        self._question_id = question_id
+        self._large = large
+        self.reader = ReplyReader(read.request.choices)
+
+    async def settle(self) -> None:
+        rows = await _run(
+            self._large,
+            lambda: self._conversations.write_down(
+                self._transcript, self.reader, self._boundary, self._tenant, self._question_id
+            ),
+        )
+        self._conversations.add(rows)
+
+
+class Exchange:
+    """One request and its reply.
+
+    `body` is what goes upstream (the very object that came, when untouched), `header` the Evidence-Proxy reply header,
+    `refusal` what to answer instead of asking the provider. None of its methods raises.
+    """
+
+    def __init__(
+        self, body: bytes, outcome: Outcome, refusal: Refusal | None = None, settling: _Settling | None = None
+    ) -> None:
+        self.body = outcome.body if isinstance(outcome, Compacted) else body
+        self.outcome = outcome
+        self.header = outcome.header()
+        self.refusal = refusal
+        self._settling = settling
+
+    def feed(self, chunk: bytes) -> None:
+        """The next bytes of the reply, decompressed."""
+        if self._settling is not None:
+            self._settling.reader.feed(chunk)
+
+    def finished(self) -> bool:
+        """Whether the reply finished, and its question can be settled now."""
+        return self._settling is not None and self._settling.reader.finished()
+
+    async def settle(self) -> None:
+        """Write down what the reply settled: once, however often it is called."""
+        settling, self._settling = self._settling, None
+        if settling is None:
+            return
+        try:
+            await settling.settle()
+        except Exception:
+            log.exception("a question could not be settled; its evidence stays in later requests")
+
+    async def ended(self, complete: bool) -> None:
+        """The reply's body ended, or broke off: then what had not finished settles nothing."""
+        if self._settling is None:
+            return
+        self._settling.reader.close(complete)
+        if complete and self.finished():
+            await self.settle()
+        self._settling = None
+
+
+class _Recent(Generic[Key, Value]):
+    """The values used most recently, up to a number of them. Safe to use from threads."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Key) -> Value | None:
+        with self._lock:
+            value = self._values.get(key)
+            if value is not None:
+                self._values.move_to_end(key)
+            return value
+
+    def put(self, key: Key, value: Value) -> None:
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            if len(self._values) > self._most:
+                self._values.popitem(last=False)
+
+
+def tenant_digest(credential: str) -> bytes:
+    """32 bytes that stand for a tenant in this process; the store keys them with a secret of its own."""
+    return hashlib.sha256(b"tenant:" + credential.encode("utf-8", "surrogatepass")).digest()
+
+
+def _keyed(tenant: bytes, digest: bytes) -> bytes:
+    return hashlib.sha256(tenant + digest).digest()
+
+
+async def _run(in_thread: bool, work: Callable[[], Result]) -> Result:
+    return await asyncio.to_thread(work) if in_thread else work()
+
+
+def tables_of(settings: Settings) -> Tables:
+    """The evidence tables that a configuration names, as values."""
+    return tuple(
+        Table(
+            name=table.name,
+            format=table.format,
+            tools=frozenset(table.tools),
+            cite=table.cite,
+            ids=table.ids,
+            undeclared=table.undeclared,
+            fields=FieldNames(**{name: tuple(getattr(table.fields, name)) for name in FieldNames.__dataclass_fields__}),
+        )
+        for table in settings.evidence
+    )
+
+
+def _refusal(outcome: Outcome) -> Refusal:
+    reason = outcome.reason.value if isinstance(outcome, Untouched) else ""
+    message = (
+        f"Evidence Proxy is in strict mode and cannot compact this request ({reason}): it holds evidence of an earlier "
+        "question for which no usable record was found. Send the conversation from its start through this proxy, or "
+        "set compaction.strict to false to let such requests pass unchanged."
+    )
+    error = {"error": {"message": message, "type": "invalid_request_error", "param": "messages", "code": reason}}
+    return Refusal(
+        422, json.dumps(error).encode(), (("Content-Type", "application/json"), ("x-should-retry", "false"))
+    )

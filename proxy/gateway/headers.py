@@ -1,0 +1,100 @@
+"""Which header lines travel, and which stay at this hop. Pure: header lines in, header lines out, in order.
+
+Header lines are pairs of bytes throughout, as they stood on the wire: a value that is not UTF-8, a name in odd case
+or a repeated line goes on as it came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+EVIDENCE_PROXY = b"Evidence-Proxy"
+QUESTION = b"evidence-question"
+COMPACTION = b"evidence-compaction"
+
+# Our own request headers: the provider must not see them, and Evidence-Conversation is reserved for the same use.
+_OURS = frozenset({QUESTION, COMPACTION, b"evidence-conversation"})
+
+# RFC 9110, 7.6.1 and the older list of RFC 2616, 13.5.1: about this connection only. Trailer goes with the trailers,
+# which are not relayed; Content-Length is about framing, which each side sets for itself.
+_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+
+# What describes the bytes of a body that is no longer the one that was sent.
+_OF_THE_BODY = frozenset({b"content-encoding", b"content-md5", b"digest", b"content-digest", b"repr-digest"})
+
+_CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
+
+_UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
+
+
+def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
+    """All values of a header, in order. `name` in lower case."""
+    return [value for key, value in headers if key.lower() == name]
+
+
+def value(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
+    """The first value of a header that is not empty, as text, or None."""
+    return next((text for found in values(headers, name) if (text := found.decode("latin-1").strip())), None)
+
+
+def up(headers: Headers, rewritten: bool, api_key: str | None) -> list[tuple[bytes, bytes]]:
+    """The lines that go to the provider: without Host and Content-Length, which the new connection sets itself.
+
+    `rewritten` drops what described the body that came. An `api_key` takes the place of every credential that the
+    client sent, so that what identifies a tenant here is never shown to the provider.
+    """
+    dropped = _HOP | _OURS | _connection_options(headers) | {b"host", b"content-length"}
+    if rewritten:
+        dropped |= _OF_THE_BODY
+    if api_key is not None:
+        dropped |= set(_CREDENTIALS)
+    lines = [line for line in headers if line[0].lower() not in dropped]
+    if api_key is not None:
+        lines.append((b"Authorization", b"Bearer " + api_key.encode("ascii")))
+    return lines
+
+
+def down(headers: Headers, evidence: str | None) -> list[tuple[bytes, bytes]]:
+    """The lines that go to the client, without Content-Length. `evidence` is the value of Evidence-Proxy, if any."""
+    dropped = _HOP | _connection_options(headers) | {b"content-length"}
+    if evidence is not None:
+        dropped |= {EVIDENCE_PROXY.lower()}  # from a proxy behind this one; two would contradict each other
+    lines = [line for line in headers if line[0].lower() not in dropped]
+    if evidence is not None:
+        lines.append((EVIDENCE_PROXY, printable(evidence)))
+    return lines
+
+
+def printable(text: str) -> bytes:
+    """`text` as a header value that cannot end its line, whatever stands in it."""
+    return _UNPRINTABLE.sub(b"?", text.encode("utf-8", "replace"))
+
+
+def credential(headers: Headers, by: str, header: str | None) -> str | None:
+    """What stands for the tenant, as `[tenant] by` says: a header's value, a constant for "none", None if missing."""
+    if by == "none":
+        return "none"
+    names = _CREDENTIALS if header is None else (header.encode("ascii"),)
+    return next((found for name in names if (found := value(headers, name)) is not None), None)
+
+
+def _connection_options(headers: Headers) -> frozenset[bytes]:
+    named = values(headers, b"connection")
+    if not named:
+        return frozenset()
+    return frozenset(option.strip().lower() for line in named for option in line.split(b","))

@@ -1,0 +1,126 @@
+"""The client's side of a reply: head and body written as they are given, nothing added, nothing merged, nothing held.
+
+aiohttp's response classes add Date, Server and Content-Type of their own and re-encode header values, so the head is
+written by hand; the framing of the body and its backpressure are aiohttp's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http import HttpVersion11, StreamWriter
+
+from proxy.gateway.errors import Answer
+
+_BODILESS = frozenset({204, 304})
+
+
+class Sent(web.StreamResponse):
+    """What the server is given back for a reply that is already on its way."""
+
+    def __init__(self, status: int, keep_alive: bool) -> None:
+        super().__init__(status=status, reason="")
+        self._keep_alive = keep_alive
+
+    async def prepare(self, request: web.BaseRequest) -> Any:
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        return None
+
+
+class Outgoing:
+    """One reply to one request."""
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        self._request = request
+        self._writer: StreamWriter = request.writer  # type: ignore[assignment]
+        self._keep_alive = bool(request.keep_alive)
+        self._framed = True
+        self.status = 0
+        self.started = False
+        self.sent = 0
+
+    def hang_up(self) -> None:
+        """Close the connection after this reply. Only before `start`."""
+        self._keep_alive = False
+
+    def has_body(self, status: int) -> bool:
+        """Whether a reply of this status to this request has a body at all."""
+        return self._request.method != "HEAD" and status not in _BODILESS
+
+    def start(
+        self, status: int, reason: bytes, headers: Sequence[tuple[bytes, bytes]], length: int | None
+    ) -> None:
+        """Send the head. A `length` of None frames the body by chunks, or for HTTP/1.0 by the connection's end.
+
+        Raises `ConnectionError` if the client has gone.
+        """
+        version = self._request.version
+        lines = [b"HTTP/%d.%d %d %b" % (*version, status, reason)]
+        lines += [b"%b: %b" % line for line in headers]
+        if length is not None:
+            lines.append(b"Content-Length: %d" % length)
+        elif self.has_body(status):
+            if version >= HttpVersion11:
+                lines.append(b"Transfer-Encoding: chunked")
+                self._writer.enable_chunking()
+            else:
+                self._keep_alive = self._framed = False
+        if not self._keep_alive:
+            lines.append(b"Connection: close")
+        elif version < HttpVersion11:
+            lines.append(b"Connection: keep-alive")
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client has gone")
+        head = b"\r\n".join(lines) + b"\r\n\r\n"
+        transport.write(head)
+        self._writer.output_size += len(head)
+        self.status = status
+        self.started = True
+
+    async def write(self, chunk: bytes) -> None:
+        """Hand a piece of the body to the socket, without waiting for room. Raises `ConnectionError`."""
+        await self._writer.write(chunk, drain=False)
+        self.sent += len(chunk)
+
+    async def drain(self) -> None:
+        """Wait until a slow client has taken enough for more to be written. Raises `ConnectionError`."""
+        await self._writer.drain()
+
+    async def end(self) -> Sent:
+        """The body is complete."""
+        await self._writer.write_eof()
+        return Sent(self.status, self._keep_alive)
+
+    def break_off(self) -> Sent:
+        """The body is not complete and never will be: end the connection so that the client notices."""
+        transport = self._request.transport
+        if transport is not None:
+            if self._framed:
+                transport.close()  # what was relayed still arrives, and then the missing end shows
+            else:
+                transport.abort()  # without framing only a reset tells a break from an end
+        return Sent(self.status, keep_alive=False)
+
+    async def answer(self, answer: Answer, headers: Sequence[tuple[bytes, bytes]] = ()) -> Sent:
+        """Send a whole reply of our own."""
+        self.start(answer.status, _REASONS.get(answer.status, b""), [*answer.headers, *headers], len(answer.body))
+        if self.has_body(answer.status):
+            await self.write(answer.body)
+        return await self.end()
+
+
+_REASONS = {
+    200: b"OK",
+    400: b"Bad Request",
+    405: b"Method Not Allowed",
+    413: b"Content Too Large",
+    422: b"Unprocessable Content",
+    500: b"Internal Server Error",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+}

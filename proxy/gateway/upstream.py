@@ -1,0 +1,273 @@
+"""The provider's side: where a request goes, and one exchange of bytes with it.
+
+`Destination` maps paths and is pure. `Upstream` writes the request line and the header lines itself, byte for byte as
+they came, over connections that aiohttp pools, and reads replies with aiohttp's parser. It knows nothing of evidence.
+aiohttp's own client session is not used: it adds headers, decodes and re-encodes what it is given, and costs as much
+as the rest of the proxy together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import AsyncIterable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.http import HttpProcessingError, RawResponseMessage, StreamWriter
+from aiohttp.streams import StreamReader
+from yarl import URL
+
+from proxy.gateway.headers import Headers
+
+_CONNECT_SECONDS = 15.0
+_KEEP_ALIVE_SECONDS = 15.0
+_HEADER_BYTES = 1 << 18
+_HEADER_LINES = 1024
+_ONE_WRITE = 1 << 15
+
+_ABSOLUTE = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+
+
+class Unreachable(Exception):
+    """There is no reply. `where` and `what` may be shown to anybody."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}")
+        self.where = where
+        self.what = what
+
+
+class BrokenOff(Exception):
+    """The provider's reply ended before it was complete."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where requests go: one scheme, host and port, whatever a client puts into its path."""
+
+    origin: str
+    host: bytes
+    prefix: bytes
+
+    @classmethod
+    def of(cls, base_url: str) -> Destination:
+        """`base_url` as the settings accept it: http or https, a host, no query."""
+        parts = urlsplit(base_url)
+        url = URL(base_url)
+        host = url.host_port_subcomponent or ""
+        return cls(f"{parts.scheme.lower()}://{host}", host.encode("ascii"), url.raw_path.rstrip("/").encode("ascii"))
+
+    def target(self, asked: bytes) -> bytes:
+        """The request target for `asked`, a target in origin form: a leading `/v1` becomes the base URL's own path."""
+        if asked == b"/v1" or asked.startswith((b"/v1/", b"/v1?")):
+            mapped = self.prefix + asked[3:]
+            return mapped if mapped.startswith(b"/") else b"/" + mapped
+        return asked
+
+
+def origin_form(asked: bytes) -> bytes | None:
+    """The path and query of a request target; the host of an absolute one does not count. None for `*` and the like."""
+    if asked.startswith(b"/"):
+        return asked
+    absolute = _ABSOLUTE.match(asked)
+    if absolute is None:
+        return None
+    rest = asked[absolute.end() :]
+    return rest if rest.startswith(b"/") else b"/" + rest
+
+
+class Reply:
+    """One reply of the provider: head at once, body as it comes."""
+
+    def __init__(
+        self,
+        message: RawResponseMessage,
+        payload: StreamReader,
+        connection: Connection,
+        upload: asyncio.Task[None] | None,
+    ) -> None:
+        self.status = message.code
+        self.reason = message.reason.encode("utf-8", "surrogateescape")
+        self.headers: Headers = message.raw_headers
+        self.length = _length(message)
+        self._payload = payload
+        self._connection = connection
+        self._upload = upload
+
+    async def chunk(self) -> bytes:
+        """The next piece of the body as the provider framed it, or b"" at the end. Raises `BrokenOff`."""
+        try:
+            while not self._payload.at_eof():
+                data, boundary = await self._payload.readchunk()
+                if data or not boundary:
+                    return data
+            return b""
+        except (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError, TimeoutError) as broken:
+            raise BrokenOff from broken
+
+    def done(self) -> None:
+        """The body was read to its end: the connection may serve another request, unless the upload still runs."""
+        if self._upload is not None and not self._upload.done():
+            self.close()
+        else:
+            self._connection.release()
+
+    def close(self) -> None:
+        """Stop asking at once: the connection goes, and with it the provider's work."""
+        if self._upload is not None:
+            self._upload.cancel()
+        _abort(self._connection)
+
+
+class Upstream:
+    """A client of one provider. Use `ask`; `close` at the end."""
+
+    def __init__(self, base_url: str) -> None:
+        """To be called inside the event loop that will use it."""
+        self.destination = Destination.of(base_url)
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._connector = aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS, ttl_dns_cache=30, socket_factory=_socket
+        )
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
+        # The connector asks a request where to connect to; this one stands for all of them and is never sent.
+        self._address = aiohttp.ClientRequest("GET", URL(self.destination.origin), loop=loop)
+
+    async def ask(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: list[tuple[bytes, bytes]],
+        body: bytes | AsyncIterable[bytes] | None,
+        length: int | None,
+    ) -> Reply:
+        """Send a request and wait for the head of its reply.
+
+        `target` is what `Destination.target` gave; `headers` are without Host and framing. A `length` frames the body
+        with Content-Length, None chunks an iterable body and sends none for no body. Raises `Unreachable`.
+        """
+        where = self.destination.origin
+        try:
+            connection = await self._connector.connect(self._address, [], self._timeout)
+        except TimeoutError:
+            raise Unreachable(where, f"got no connection within {_CONNECT_SECONDS:.0f} seconds") from None
+        except (aiohttp.ClientError, OSError) as failed:
+            raise Unreachable(where, f"could not connect ({_why(failed)})") from None
+
+        upload: asyncio.Task[None] | None = None
+        try:
+            protocol = connection.protocol
+            if protocol is None or protocol.transport is None:
+                raise Unreachable(where, "the connection was closed at once")
+            protocol.set_response_params(
+                skip_payload=method == b"HEAD",
+                read_until_eof=True,
+                auto_decompress=False,
+                max_line_size=_HEADER_BYTES,
+                max_field_size=_HEADER_BYTES,
+                max_headers=_HEADER_LINES,
+            )
+            chunked = length is None and body is not None
+            head = self._head(method, target, headers, length, chunked)
+            if body is None or isinstance(body, bytes):
+                _write(protocol.transport, head, body or b"")
+            else:
+                protocol.transport.write(head)
+                upload = self._loop.create_task(_upload(protocol, self._loop, body, chunked))
+            message, payload = await _reply_head(protocol)
+            if message.code == 101:
+                raise Unreachable(where, "it wanted to change the protocol, which was not asked for")
+        except BaseException as failed:
+            if upload is not None:
+                upload.cancel()
+            _abort(connection)
+            if isinstance(failed, aiohttp.ServerDisconnectedError):
+                raise Unreachable(where, "it closed the connection without a reply") from None
+            if isinstance(failed, HttpProcessingError):
+                raise Unreachable(where, "what it replied is not HTTP") from None
+            if isinstance(failed, (aiohttp.ClientError, OSError)):
+                raise Unreachable(where, f"the connection broke before a reply ({_why(failed)})") from None
+            raise
+        return Reply(message, payload, connection, upload)
+
+    def _head(
+        self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], length: int | None, chunked: bool
+    ) -> bytes:
+        lines = [b"%b %b HTTP/1.1" % (method, target), b"Host: " + self.destination.host]
+        lines += [b"%b: %b" % line for line in headers]
+        if length is not None:
+            lines.append(b"Content-Length: %d" % length)
+        elif chunked:
+            lines.append(b"Transfer-Encoding: chunked")
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._connector.close()
+
+
+async def _reply_head(protocol: ResponseHandler) -> tuple[RawResponseMessage, StreamReader]:
+    while True:
+        message, payload = await protocol.read()
+        if not 100 <= message.code <= 199 or message.code == 101:
+            return message, payload
+
+
+async def _upload(
+    protocol: ResponseHandler, loop: asyncio.AbstractEventLoop, body: AsyncIterable[bytes], chunked: bool
+) -> None:
+    """Send a body as it comes. A provider that hangs up may still have replied, so only our own side's faults count:
+    a body that broke off must not look complete, and the connection goes."""
+    writer = StreamWriter(protocol, loop)
+    if chunked:
+        writer.enable_chunking()
+    try:
+        async for piece in body:
+            await writer.write(piece, LIMIT=0)
+        await writer.write_eof()
+    except ConnectionError:
+        return
+    except Exception:
+        protocol.abort()
+
+
+def _write(transport: asyncio.Transport, head: bytes, body: bytes) -> None:
+    if len(body) <= _ONE_WRITE:
+        transport.write(head + body)
+    else:
+        transport.write(head)
+        transport.write(body)
+
+
+def _abort(connection: Connection) -> None:
+    if connection.transport is not None:
+        connection.transport.abort()  # close() would first send what is still buffered
+    connection.close()
+
+
+def _length(message: RawResponseMessage) -> int | None:
+    text = message.headers.get("Content-Length")
+    return int(text) if text is not None and text.isascii() and text.isdigit() and not message.chunked else None
+
+
+def _why(failed: BaseException) -> str:
+    """The reason in the operating system's words: an error's own text may quote the address with all it holds."""
+    cause: Any = getattr(failed, "os_error", failed)
+    if isinstance(cause, socket.gaierror):
+        return "the host name is not known"
+    return getattr(cause, "strerror", None) or type(cause).__name__
+
+
+def _socket(info: Any) -> socket.socket:
+    family, kind, protocol, _, _ = info
+    made = socket.socket(family=family, type=kind, proto=protocol)
+    # A provider may think for minutes without a byte; this is what finds out that its host is gone.
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return made

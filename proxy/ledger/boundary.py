@@ -1,0 +1,66 @@
+"""Where the current question begins, and on which record that rests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from proxy.ledger import records
+from proxy.ledger.questions import Habits, Opening, opening_after
+from proxy.ledger.records import Record
+from proxy.ledger.transcript import Transcript
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The current question begins after the reply `reply` (-1: at the start of the transcript).
+
+    `record` is what it rests on; None where no record fits.
+    """
+
+    reply: int = -1
+    record: Record | None = None
+
+
+#: What this process gave a request with exactly this transcript: looked up by `Transcript.shown` digests.
+Given = Callable[[bytes], Boundary | None]
+#: The records under a key (of a conversation's digest).
+Known = Callable[[bytes], Sequence[Record]]
+
+
+def candidates(transcript: Transcript, habits: Habits, question_id: str | None) -> list[Opening]:
+    """The openings that a record could stand behind, newest first."""
+    found: list[Opening] = []
+    for index in range(len(transcript.replies) - 1, -1, -1):
+        opening = opening_after(transcript, index, habits)
+        if opening is not None and (question_id is not None or not opening.continues):
+            found.append(opening)
+    return found
+
+
+def find(transcript: Transcript, habits: Habits, known: Known, given: Given, question_id: str | None = None) -> Boundary:
+    """The newest opening behind which a record fits, unless an earlier request of the same question was given another.
+
+    Going back reply by reply: a record that fits here begins a question that no earlier request was part of; else, if
+    this process answered the request that this reply replied to, its boundary holds for the whole question.
+    """
+    open_at = {opening.reply: opening for opening in candidates(transcript, habits, question_id)}
+    for index in range(len(transcript.replies) - 1, -1, -1):
+        step = transcript.replies[index]
+        opening = open_at.get(index)
+        if opening is not None:
+            fits = [record for record in known(step.key) if _may_end(record, opening, question_id)]
+            record = records.fitting(fits, step.digest, step.shown, bool(step.text or step.calls))
+            if record is not None:
+                return Boundary(index, record)
+        earlier = given(step.shown)
+        if earlier is not None and earlier.reply < index:
+            return earlier
+    return Boundary()
+
+
+def _may_end(record: Record, opening: Opening, question_id: str | None) -> bool:
+    """Whether the question of a record may have ended before this opening, by what the host says of its questions."""
+    if question_id is not None and record.question_id is not None:
+        return question_id != record.question_id
+    return not opening.continues

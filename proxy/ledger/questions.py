@@ -1,0 +1,109 @@
+"""Where questions begin: openings, and what continues a question."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from proxy.ledger.transcript import ReplyStep, Transcript
+from proxy.wire.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How a host's framework shows that a reply ended a question, or that a user message continues one."""
+
+    output_tools: frozenset[str] = frozenset({"final_result"})
+    continuation_prefixes: tuple[str, ...] = (
+        "Validation feedback:",
+        "{n} validation error",
+        "[haiku.rag/citation-redirect]",
+    )
+
+    def continues(self, message: Message) -> bool:
+        """Whether a user message, directly after an answer, asks for a correction instead of something new."""
+        text = message.text()
+        return any(_continues(text, prefix) for prefix in self.continuation_prefixes)
+
+
+def _continues(text: str, prefix: str) -> bool:
+    if prefix.startswith("[") and prefix.endswith("]"):
+        return prefix in text  # a tag, which frameworks put at the end
+    if "{n}" in prefix:
+        pattern = r"\d+".join(re.escape(piece) for piece in prefix.split("{n}"))
+        return re.match(pattern, text.lstrip()) is not None
+    return text.lstrip().startswith(prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A user message that stands where a question may begin: after a reply that ended one.
+
+    `reply` is the index of that reply; `user` the message; `continues` says that it asks for a correction.
+    """
+
+    reply: int
+    user: Message
+    continues: bool
+
+
+def opening_after(transcript: Transcript, index: int, habits: Habits) -> Opening | None:
+    """The opening that follows a reply, or None: the reply must be without calls, or call an output tool and have its
+    returns, and a user message must come next."""
+    reply = transcript.replies[index]
+    if reply.calls and not any(call.name in habits.output_tools for call in reply.calls):
+        return None
+    if reply.calls and not reply.returns or not reply.users or (reply.returns and not reply.calls):
+        return None
+    user = reply.users[0][1]
+    if reply.returns and user.index < max(found.message.index for found in reply.returns):
+        return None
+    return Opening(index, user, habits.continues(user))
+
+
+def openings(transcript: Transcript, habits: Habits) -> Iterator[Opening]:
+    """All openings, newest first."""
+    for index in range(len(transcript.replies) - 1, -1, -1):
+        found = opening_after(transcript, index, habits)
+        if found is not None:
+            yield found
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The replies from one opening to the next: what looks like one question. `answered`: the transcript shows its end."""
+
+    first_reply: int
+    end_reply: int
+    answered: bool
+
+    def replies(self, transcript: Transcript) -> list[ReplyStep]:
+        return transcript.replies[self.first_reply : self.end_reply]
+
+
+def stretches(transcript: Transcript, from_reply: int, habits: Habits) -> list[Stretch]:
+    """Cut the replies from `from_reply` on where an opening that does not continue stands. The last is not answered."""
+    cuts = [
+        found.reply + 1
+        for found in openings(transcript, habits)
+        if found.reply >= from_reply and not found.continues
+    ][::-1]
+    starts = [from_reply, *cuts]
+    ends = [*cuts, len(transcript.replies)]
+    return [
+        Stretch(start, end, answered=position < len(cuts)) for position, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
+
+
+def has_user(transcript: Transcript) -> bool:
+    """Whether anybody asked anything: without a user message nothing is recorded or matched."""
+    return bool(transcript.users)
+
+
+def follows_answer(transcript: Transcript, habits: Habits) -> set[int]:
+    """The ordinals of returns that stand before an answered user message: evidence that should have a record."""
+    last = next((found.reply for found in openings(transcript, habits) if not found.continues), None)
+    if last is None:
+        return set()
+    return {found.ordinal for step in transcript.replies[: last + 1] for found in step.returns}

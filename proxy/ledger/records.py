@@ -1,0 +1,152 @@
+"""The record of a settled question: immutable, addressed by what the client sent; ids and digests, no content.
+
+A record accounts for every evidence return up to its question, so that a rewrite needs no other one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+#: The version of this layout. A record of another version is not read: that costs compaction once, never evidence.
+VERSION = 1
+
+Declaration = Literal["grounded", "ungrounded", "missing"]
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a cited chunk's content stands: the return's ordinal, the chunk's index in it (-1: all of its text), and
+    the digest of the content, which must fit when it is read again."""
+
+    ret: int
+    chunk: int
+    digest: bytes
+
+
+class PicturePlace(msgspec.Struct, frozen=True, array_like=True):
+    """Where a cited chunk's picture stands: the how-manieth of a return's, or of a user message's, pictures."""
+
+    in_user: bool
+    ordinal: int
+    nth: int
+    digest: bytes
+    reference: str | None = None
+
+
+class Cited(msgspec.Struct, frozen=True, array_like=True):
+    """A chunk that was cited: `group` is the newest question that cited it, `first` where it first appeared."""
+
+    table: str
+    collection: str | None
+    id: str
+    group: int
+    first: tuple[int, int]
+    places: tuple[Place, ...]
+    pictures: tuple[PicturePlace, ...] = ()
+    local: bool = False
+
+    @property
+    def identity(self) -> tuple[str, str | None, str, bytes]:
+        """Ids that are local to their content are one chunk only together with it."""
+        return self.table, self.collection, self.id, self.places[0].digest if self.local else b""
+
+
+class Attachment(msgspec.Struct, frozen=True, array_like=True):
+    """A user message (by ordinal) of nothing but our pictures, and the returns (by ordinal) that they came with."""
+
+    user: int
+    returns: tuple[int, ...]
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """What a settled question left: its citations and those before it, and the fate of each return up to it.
+
+    `replaced` and `kept` are ordinals of evidence returns: the first become receipts (the newest one the carrier), the
+    second stay. `reply` and `shown` tell apart records under one key. `before` is the digest of the record before it.
+    """
+
+    version: int
+    ordinal: int
+    reply: bytes
+    shown: bytes
+    declaration: Declaration
+    cited: tuple[Cited, ...]
+    replaced: tuple[int, ...]
+    kept: tuple[int, ...]
+    attachments: tuple[Attachment, ...]
+    inline: bool = False
+    question_id: str | None = None
+    before: bytes | None = None
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """The record's bytes: equal records have equal bytes."""
+    return _encoder.encode(record)
+
+
+def decode(payload: bytes) -> Record | None:
+    """The record, or None where the bytes are of another version or damaged."""
+    try:
+        record = _decoder.decode(payload)
+    except msgspec.MsgspecError:
+        return None
+    return record if record.version == VERSION else None
+
+
+def digest(record: Record) -> bytes:
+    """16 bytes that stand for a record."""
+    return hashlib.sha256(encode(record)).digest()[:16]
+
+
+def fitting(records: Iterable[Record], reply: bytes, shown: bytes, said_something: bool) -> Record | None:
+    """Of the records under one key, the one whose reply the transcript shows; where that cannot be told, all, united.
+
+    `said_something` is whether the transcript shows the reply's text at all (some clients send a reference instead).
+    A record whose citations were read out of another reply's text does not fit.
+    """
+    known = sorted(set(map(encode, records)))
+    candidates = [record for payload in known if (record := decode(payload)) is not None]
+    same = [record for record in candidates if record.reply == reply]
+    if not same:
+        same = [record for record in candidates if not (record.inline and said_something)]
+    nearest = [record for record in same if record.shown == shown]
+    return united(nearest or same)
+
+
+def united(records: list[Record]) -> Record | None:
+    """One record that keeps what any of them keeps, and replaces only what all of them replace."""
+    if not records:
+        return None
+    first, *others = records
+    if not others:
+        return first
+    cited: dict[tuple[str, str | None, str, bytes], Cited] = {}
+    for record in records:
+        for entry in record.cited:
+            known = cited.get(entry.identity)
+            if known is None:
+                cited[entry.identity] = entry
+            elif known != entry:
+                newer, older = sorted((known, entry), key=lambda e: (e.group, _encoder.encode(e)))[::-1]
+                cited[entry.identity] = msgspec.structs.replace(
+                    newer,
+                    first=min(newer.first, older.first),
+                    places=tuple(dict.fromkeys((*newer.places, *older.places))),
+                    pictures=tuple(dict.fromkeys((*newer.pictures, *older.pictures))),
+                )
+    replaced = set(first.replaced).intersection(*(record.replaced for record in others))
+    every = set().union(*(record.replaced + record.kept for record in records))
+    return msgspec.structs.replace(
+        first,
+        cited=tuple(cited.values()),
+        replaced=tuple(sorted(replaced)),
+        kept=tuple(sorted(every - replaced)),
+        attachments=tuple(a for a in first.attachments if all(a in record.attachments for record in others)),
+    )

@@ -1,0 +1,224 @@
+"""A transcript, read once: replies and the returns that answer them, each with its key.
+
+A key is a digest of the conversation as the client wrote it: user messages, tool calls and tool returns, in
+canonical form (the returns of one reply in the order of its calls; arguments as parsed JSON; pictures by their decoded
+bytes). Assistant text, reasoning and system messages do not count, since clients edit them or leave them out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from proxy.evidence.pictures import picture_digest
+from proxy.wire.messages import Call, Message, OtherPart, Picture, Request, Role, Text
+
+_THINKING = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A tool's return: its place among all returns of the transcript, in canonical order, and the call it answers."""
+
+    ordinal: int
+    message: Message
+    call: Call | None
+
+    @property
+    def tool(self) -> str | None:
+        return self.call.name if self.call is not None else None
+
+
+@dataclass(slots=True)
+class ReplyStep:
+    """One reply of the model, and what stands between it and the next one.
+
+    `key` and `shown` are digests of everything before it: without, and with, what the assistant said.
+    `opens` is the user message after it, where the reply ended a question.
+    """
+
+    messages: list[Message]
+    key: bytes
+    shown: bytes
+    text: str = ""
+    calls: list[Call] = field(default_factory=list)
+    returns: list[Return] = field(default_factory=list)
+    users: list[tuple[int, Message]] = field(default_factory=list)  # with their ordinal among all user messages
+
+    @property
+    def digest(self) -> bytes:
+        return reply_digest(self.text, self.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """The messages of a request, in replies. `key` and `shown` are digests of all of it."""
+
+    request: Request
+    first_users: list[tuple[int, Message]]
+    replies: list[ReplyStep]
+    returns: list[Return]
+    users: list[Message]
+    key: bytes
+    shown: bytes
+
+
+def canonical_arguments(arguments: str) -> str:
+    """A call's arguments as a canonical text: parsed JSON with sorted keys, or as they stand where they are not JSON.
+
+    Whole floats are written as integers, since JavaScript clients replay `1.0` as `1`.
+    """
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return "text:" + arguments
+    return "json:" + json.dumps(_whole(value), sort_keys=True, separators=(",", ":"))
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    return value
+
+
+def reply_digest(text: str, calls: list[Call] | tuple[Call, ...]) -> bytes:
+    """16 bytes that stand for a reply: its text without thinking blocks and outer white space, and its calls."""
+    state = hashlib.sha256()
+    _frame(state, b"text", _THINKING.sub("", text).strip())
+    for call in calls:
+        _frame(state, b"call", call.name)
+        _frame(state, b"arguments", canonical_arguments(call.arguments))
+    return state.digest()[:16]
+
+
+def read(request: Request) -> Transcript:
+    """Read a request's messages into replies, returns and user messages, with their digests."""
+    return _Reader(request).read()
+
+
+def _frame(state: Any, kind: bytes, *texts: str) -> None:
+    state.update(kind)
+    for text in texts:
+        raw = text.encode("utf-8", "surrogatepass")
+        state.update(b":%d:" % len(raw))
+        state.update(raw)
+
+
+def _content(message: Message) -> bytes:
+    """The digest of what a message holds: adjacent text as one, pictures by their bytes, other parts as they are."""
+    state = hashlib.sha256()
+    if message.plain and len(message.parts) == 1 and isinstance(message.parts[0], Text):
+        _frame(state, b"text", message.parts[0].text)
+        return state.digest()
+    text: list[str] = []
+    for part in message.parts:
+        if isinstance(part, Text):
+            text.append(part.text)
+            continue
+        if text:
+            _frame(state, b"text", "".join(text))
+            text = []
+        if isinstance(part, Picture):
+            state.update(b"picture" + picture_digest(part.url))
+        elif isinstance(part, OtherPart):
+            _frame(state, b"part", json.dumps(part.value, sort_keys=True, separators=(",", ":"), default=str))
+    if text:
+        _frame(state, b"text", "".join(text))
+    return state.digest()
+
+
+class _Reader:
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.key = hashlib.sha256(b"conversation 1")
+        self.shown = hashlib.sha256(b"conversation 1, as shown")
+        self.first_users: list[tuple[int, Message]] = []
+        self.replies: list[ReplyStep] = []
+        self.returns: list[Return] = []
+        self.users: list[Message] = []
+        self.tools: list[Message] = []
+
+    def read(self) -> Transcript:
+        speaking = False
+        for message in self.request.messages:
+            if message.role is Role.ASSISTANT:
+                if not speaking:
+                    self.close_reply()
+                    self.replies.append(ReplyStep([], self.key.copy().digest(), self.shown.copy().digest()))
+                speaking = True
+                self.speak(message)
+            elif message.role is Role.TOOL:
+                speaking = False
+                self.tools.append(message)
+            elif message.role is Role.USER:
+                speaking = False
+                place = (len(self.users), message)
+                self.users.append(message)
+                (self.replies[-1].users if self.replies else self.first_users).append(place)
+        self.close_reply()
+        return Transcript(
+            request=self.request,
+            first_users=self.first_users,
+            replies=self.replies,
+            returns=self.returns,
+            users=self.users,
+            key=self.key.digest(),
+            shown=self.shown.digest(),
+        )
+
+    def speak(self, message: Message) -> None:
+        reply = self.replies[-1]
+        reply.messages.append(message)
+        reply.calls.extend(message.calls)
+        reply.text += message.text()
+
+    def close_reply(self) -> None:
+        """Everything up to here is one reply (or the opening): put it under the digests, in canonical order."""
+        reply = self.replies[-1] if self.replies else None
+        if reply is not None:
+            self.shown.update(reply.digest)
+            for call in reply.calls:
+                self.add(b"call", call.id or "", call.name, canonical_arguments(call.arguments))
+        for message, call in self.matched(reply.calls if reply else []):
+            found = Return(len(self.returns), message, call)
+            self.returns.append(found)
+            if reply is not None:
+                reply.returns.append(found)
+            self.add(b"return", message.call_id or "")
+            self.add_content(message)
+        for _, message in reply.users if reply else self.first_users:
+            self.add(b"user")
+            self.add_content(message)
+        self.tools = []
+
+    def matched(self, calls: list[Call]) -> list[tuple[Message, Call | None]]:
+        """The tool messages of this reply with their calls, in the order of the calls.
+
+        Ids are scoped to the reply, since some servers count them anew in each. Where one reply repeats an id, the
+        first return is the first call's; a return that names no call takes the next one that is free.
+        """
+        free = dict(enumerate(calls))
+        placed: list[tuple[int, Message, Call | None]] = []
+        for message in self.tools:
+            position = next(
+                (at for at, call in free.items() if message.call_id is None or call.id == message.call_id), len(calls)
+            )
+            placed.append((position, message, free.pop(position, None)))
+        placed.sort(key=lambda item: item[0])
+        return [(message, call) for _, message, call in placed]
+
+    def add(self, kind: bytes, *texts: str) -> None:
+        _frame(self.key, kind, *texts)
+        _frame(self.shown, kind, *texts)
+
+    def add_content(self, message: Message) -> None:
+        content = _content(message)
+        self.key.update(content)
+        self.shown.update(content)

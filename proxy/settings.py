@@ -1,0 +1,565 @@
+"""What can be set, where a value came from, and what is said when it is wrong.
+
+Here live the settings models (frozen, nothing unknown accepted) and `load`, which reads them from flags, environment,
+a TOML file and defaults, in this order of precedence. Nothing here opens a socket or touches the data directory.
+A refusal is written for the person who typed the value: which key, what came, what is allowed, and where it stands.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from urllib.parse import urlsplit
+
+from annotated_types import Ge, Le
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+ENV_PREFIX = "EVIDENCE_PROXY_"
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Names = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class SettingsError(Exception):
+    """The settings were refused. `str()` is what to print: one line per wrong value, nothing secret."""
+
+
+class Section(BaseModel):
+    """One table of the settings file. Strict, so that `port = true` is a mistake and not port 1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ServerSettings(Section):
+    """Where the proxy listens and how much it reads."""
+
+    host: str = Field(default="127.0.0.1", min_length=1)
+    port: Port = 8080
+    admin_host: str = Field(default="127.0.0.1", min_length=1)
+    admin_port: Port = 8081
+    max_body_bytes: int = Field(default=67_108_864, ge=1024)
+
+
+class UpstreamSettings(Section):
+    """Whom the proxy asks. `base_url` carries no credentials and no query; it is kept without a trailing slash."""
+
+    base_url: str = "https://api.openai.com/v1"
+    api_key_env: str | None = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _a_plain_address(cls, value: str) -> str:
+        expected = 'expected an address like "https://api.openai.com/v1"'
+        if any(ord(c) <= 32 or ord(c) == 127 for c in value):
+            raise ValueError(f"{expected}, without spaces or control characters")
+        try:
+            parts = urlsplit(value)
+            parts.port  # noqa: B018 - reading it is what checks it
+        except ValueError as wrong:
+            raise ValueError(f"{expected}; this is no address: {wrong}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{expected}, with http:// or https:// and a host")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError(f"{expected}, without credentials: name their variable in upstream.api_key_env")
+        if "?" in value or "#" in value:
+            raise ValueError(f"{expected}, without a query or fragment: clients send their own query")
+        return value.rstrip("/")
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _a_variable_name(cls, value: str | None) -> str | None:
+        if value is not None and not _VARIABLE_NAME.fullmatch(value):
+            raise ValueError(
+                "expected the *name* of an environment variable (letters, digits, underscores) that holds the key"
+            )
+        return value
+
+
+class CompactionSettings(Section):
+    """Whether and how earlier evidence is replaced."""
+
+    mode: Literal["on", "observe", "off"] = "on"
+    layout: Literal["single"] = "single"
+    strict: bool = False
+
+
+class PolicySettings(Section):
+    """What counts as the end of a question, and what continues one."""
+
+    mode: Literal["off"] = "off"
+    output_tools: Names = ("final_result",)
+    continuation_prefixes: Names = ("Validation feedback:", "{n} validation error", "[haiku.rag/citation-redirect]")
+
+
+class StoreSettings(Section):
+    """Where records are kept, and for how long."""
+
+    uri: str | None = None
+    data_dir: Annotated[Path, Field(strict=False)] | None = None
+    retention_days: Annotated[int, Field(ge=1)] | None = None
+    read_timeout_ms: int = Field(default=250, ge=1)
+
+    @field_validator("uri")
+    @classmethod
+    def _a_local_place(cls, value: str | None) -> str | None:
+        if value is None or value == "memory://":
+            return value
+        if not value.strip():
+            raise ValueError('expected "memory://" or a local path')
+        scheme, found, _ = value.partition("://")
+        if found:
+            raise ValueError(
+                f'{scheme}:// is not available in this version; expected "memory://", a local path, or no uri at all'
+            )
+        return value
+
+    @property
+    def directory(self) -> Path | None:
+        """The local directory of the tables, or None when nothing is kept on disk."""
+        if self.uri == "memory://":
+            return None
+        if self.uri is not None:
+            return Path(self.uri).expanduser()
+        if self.data_dir is not None:
+            return self.data_dir.expanduser()
+        home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+        return Path(home).expanduser() / "evidence-proxy"
+
+
+class TenantSettings(Section):
+    """Who a request belongs to."""
+
+    by: str = "authorization"
+
+    @field_validator("by")
+    @classmethod
+    def _a_known_source(cls, value: str) -> str:
+        if value in ("authorization", "none"):
+            return value
+        kind, found, name = value.partition(":")
+        if kind == "header" and found and _HEADER_NAME.fullmatch(name):
+            return value
+        raise ValueError('expected "authorization", "none" or "header:NAME" with the name of a request header')
+
+    @property
+    def header(self) -> str | None:
+        """The header that `by = "header:NAME"` names, in lower case; None for the other sources."""
+        kind, found, name = self.by.partition(":")
+        return name.lower() if found and kind == "header" else None
+
+
+class FieldNames(Section):
+    """Under which names `auto` looks for the parts of a chunk, the first that is there wins."""
+
+    id: Names = ("chunk_id", "chunkId", "id", "_id", "node_id", "doc_id")
+    content: Names = ("content", "text", "page_content", "snippet", "body")
+    title: Names = ("title", "document_title", "name")
+    uri: Names = ("url", "uri", "document_uri", "source", "link", "path")
+    collection: Names = ("collection",)
+    headings: Names = ("headings",)
+    pages: Names = ("page_numbers", "pages", "page")
+
+
+_BY_FORMAT: dict[str, dict[str, Any]] = {
+    "haiku": {"tools": ("search", "execute_code"), "cite": "cite", "undeclared": "receipt"},
+    "auto": {"undeclared": "keep"},
+}
+
+
+class EvidenceTable(Section):
+    """One `[[evidence]]` table: what to recognise as evidence, and how it is cited."""
+
+    format: Literal["haiku", "auto"]
+    name: str = Field(default="", min_length=1)
+    tools: Names = Field(default=(), validate_default=True)
+    cite: str | None = None
+    ids: Literal["global", "local", "auto"] = "auto"
+    undeclared: Literal["keep", "receipt"] = "keep"
+    fields: FieldNames = FieldNames()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_format(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        kind = given.get("format")
+        if not isinstance(kind, str) or kind not in _BY_FORMAT:
+            # The wrong format is the one thing to say; without these two the reader would hear of more faults.
+            return {"name": "?", "tools": ("?",), **given}
+        return {"name": kind, **_BY_FORMAT[kind], **{k: v for k, v in given.items() if v is not None or k == "cite"}}
+
+    @field_validator("tools")
+    @classmethod
+    def _at_least_one(cls, tools: tuple[str, ...]) -> tuple[str, ...]:
+        if not tools or not all(tools):
+            raise ValueError('expected the name of at least one tool whose returns are evidence, like ["search"]')
+        return tuple(dict.fromkeys(tools))
+
+    @field_validator("cite")
+    @classmethod
+    def _a_way_to_cite(cls, cite: str | None) -> str | None:
+        if cite == "managed":
+            raise ValueError(
+                '"managed" is not available in this version; expected the name of a cite tool, or "inline"'
+            )
+        if cite is not None and not cite.strip():
+            raise ValueError('expected the name of a cite tool, or "inline"; leave the key out for none')
+        return cite
+
+    @model_validator(mode="after")
+    def _fields_are_read(self) -> EvidenceTable:
+        if self.format != "auto" and "fields" in self.model_fields_set:
+            raise ValueError('fields is read by format = "auto" only; remove it from this table')
+        return self
+
+
+class Settings(BaseSettings):
+    """All settings. `Settings()` is the defaults and reads nothing; `load` reads file, environment and flags."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", strict=True)
+
+    server: ServerSettings = ServerSettings()
+    upstream: UpstreamSettings = UpstreamSettings()
+    compaction: CompactionSettings = CompactionSettings()
+    policy: PolicySettings = PolicySettings()
+    store: StoreSettings = StoreSettings()
+    tenant: TenantSettings = TenantSettings()
+    evidence: list[EvidenceTable] = Field(default_factory=list)
+
+    @field_validator("evidence")
+    @classmethod
+    def _tables_apart(cls, tables: list[EvidenceTable]) -> list[EvidenceTable]:
+        owner: dict[str, str] = {}
+        for table in tables:
+            if table.name in owner.values():
+                raise ValueError(f'two tables are called "{table.name}"; give each [[evidence]] its own name')
+            for tool in table.tools:
+                if tool in owner:
+                    raise ValueError(
+                        f'tools: "{tool}" stands in the tables "{owner[tool]}" and "{table.name}"; '
+                        "a tool belongs to one table"
+                    )
+                owner[tool] = table.name
+        return tables
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
+Key = tuple[str | int, ...]
+
+# What a value of a later version is called today. The lists above do not hold it, so it is refused; this says why.
+_LATER: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("compaction", "layout"): ("append",),
+    ("policy", "mode"): ("record", "enforce"),
+    ("evidence", "format"): ("tagged",),
+}
+
+# A credential is easily typed into these by mistake, so what came is not always repeated.
+_UNSHOWN = frozenset({("upstream", "base_url"), ("upstream", "api_key_env")})
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Values from one place. `where` names the place of a key as its writer knows it."""
+
+    values: dict[str, Any]
+    place: str
+    named: Mapping[Key, str]
+
+    def where(self, key: Key) -> str | None:
+        """The place of `key` if this source gave it (or a table around it), else None."""
+        at: Any = self.values
+        for part in key:
+            if isinstance(at, Mapping) and part in at:
+                at = at[str(part)]
+            elif isinstance(at, list) and isinstance(part, int) and part < len(at):
+                at = at[part]
+            elif isinstance(at, (Mapping, list)) and at is not self.values and len(key) > 2:
+                break  # a key that is missing from a table which this source gave
+            else:
+                return None
+        return next((self.named[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.named), self.place)
+
+
+def load(
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """The settings from flags (dotted key -> value), `EVIDENCE_PROXY_*` variables, the file, and defaults.
+
+    `flags` may give a key as `(flag, value)`, so that a refusal names the flag. Raises `SettingsError` for a file that
+    is missing or not TOML, an unknown key, a wrong value, or an `upstream.api_key_env` whose variable is empty.
+    """
+    environ = os.environ if environ is None else environ
+    sources = [_from_flags(flags or {}), _from_environment(environ), _from_file(file)]
+
+    class _Given(PydanticBaseSettingsSource):
+        def __init__(self, values: dict[str, Any]) -> None:
+            super().__init__(Settings)
+            self._values = values
+
+        def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+            return self._values.get(field_name), field_name, False
+
+        def __call__(self) -> dict[str, Any]:
+            return self._values
+
+    class _Loaded(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *args: Any, **kwargs: Any
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return tuple(_Given(source.values) for source in sources)
+
+    try:
+        loaded = _Loaded()
+    except ValidationError as refused:
+        raise SettingsError("\n".join(_explain(error, sources) for error in _faults(refused))) from None
+    settings = Settings.model_construct(**{name: getattr(loaded, name) for name in Settings.model_fields})
+    try:
+        upstream_key(settings, environ)
+    except SettingsError as empty:
+        key = ("upstream", "api_key_env")
+        place = next((place for source in sources if (place := source.where(key)) is not None), "settings")
+        raise SettingsError(f"{place}: {empty}") from None
+    return settings
+
+
+def upstream_key(settings: Settings, environ: Mapping[str, str] | None = None) -> str | None:
+    """The key that `upstream.api_key_env` names, or None when none is named.
+
+    Raises `SettingsError` when the variable is unset, empty or cannot stand in a header; its value is never shown.
+    """
+    name = settings.upstream.api_key_env
+    if name is None:
+        return None
+    key = (os.environ if environ is None else environ).get(name, "").strip()
+    if not key:
+        # Not even the name is repeated: a key pasted there by mistake looks like one.
+        raise SettingsError(
+            "upstream.api_key_env names an environment variable that is unset or empty: "
+            "export the key there, or remove the setting to pass the clients' own Authorization through"
+        )
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise SettingsError(
+            "the variable that upstream.api_key_env names holds something that cannot stand in a header: "
+            "expected a key of printable ASCII characters without spaces"
+        )
+    return key
+
+
+def _from_flags(flags: Mapping[str, Any]) -> _Source:
+    values: dict[str, Any] = {}
+    named: dict[Key, str] = {}
+    for dotted, given in flags.items():
+        flag, value = given if isinstance(given, tuple) else (dotted, given)
+        if value is None:
+            continue
+        section, _, key = dotted.partition(".")
+        values.setdefault(section, {})[key] = value
+        named[(section, key)] = flag
+    return _Source(values, "flags", named)
+
+
+def _from_environment(environ: Mapping[str, str]) -> _Source:
+    values: dict[str, Any] = {}
+    named: dict[Key, str] = {}
+    holds_a_key = environ.get(f"{ENV_PREFIX}UPSTREAM__API_KEY_ENV")
+    for variable, text in sorted(environ.items()):
+        if not variable.upper().startswith(ENV_PREFIX) or variable == holds_a_key:
+            continue
+        section, delimited, key = variable[len(ENV_PREFIX) :].lower().partition("__")
+        if not delimited:
+            if section in Settings.model_fields:
+                values[section] = _typed(text, _field((section,)))
+                named[(section,)] = variable
+            continue  # a name without `__` is no key: hosts keep variables of their own under this prefix
+        table = values.setdefault(section, {})
+        if isinstance(table, dict):
+            table[key] = _typed(text, _field((section, key)))
+            named[(section, key)] = variable
+            named.setdefault((section,), variable)
+    return _Source(values, "environment", named)
+
+
+def _typed(text: str, field: FieldInfo | None) -> Any:
+    """An environment variable is text; give it the type that its field expects, or leave it for the refusal."""
+    if field is None:
+        return text
+    kinds = _alternatives(field.annotation)
+    if bool in kinds:
+        return {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower(), text)
+    if int in kinds:
+        try:
+            return int(text)
+        except ValueError:
+            return text
+    if any(get_origin(kind) in (tuple, list) for kind in kinds):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _from_file(file: Path | None) -> _Source:
+    if file is None:
+        return _Source({}, "defaults", {})
+    try:
+        text = file.read_bytes().decode()
+    except FileNotFoundError:
+        raise SettingsError(f"{file}: no such file; --config expects a TOML file") from None
+    except UnicodeDecodeError as wrong:
+        raise SettingsError(f"{file}: not UTF-8 at byte {wrong.start}; --config expects a TOML file") from None
+    except OSError as wrong:
+        raise SettingsError(f"{file}: cannot be read ({wrong.strerror or type(wrong).__name__})") from None
+    try:
+        return _Source(tomllib.loads(text), str(file), {})
+    except tomllib.TOMLDecodeError as wrong:
+        raise SettingsError(f"{file}: not TOML: {wrong}") from None
+
+
+def _faults(refused: ValidationError) -> list[ErrorDetails]:
+    return refused.errors(include_url=False)
+
+
+def _explain(error: ErrorDetails, sources: Sequence[_Source]) -> str:
+    """One line: place, key, what came, what is allowed."""
+    key: Key = error["loc"]
+    plain = tuple(str(part) for part in key if not isinstance(part, int))
+    place = next((place for source in sources if (place := source.where(key)) is not None), "settings")
+    shown = _dotted(key)
+    if error["type"] == "extra_forbidden":
+        return f"{place}: unknown key {shown}; {_neighbours(key)}"
+    if error["type"] == "missing":
+        return f"{place}: {shown} is missing: expected {_expected(_field(plain))}"
+    if error["type"] == "value_error":
+        said = str(error["ctx"]["error"])
+        if said.startswith(("fields ", "tools: ", "two tables ")):
+            return f"{place}: {shown}.{said}" if not said.startswith("two") else f"{place}: {shown}: {said}"
+    else:
+        said = f"expected {_expected(_field(plain))}"
+        came = error["input"]
+        if isinstance(came, str) and came in _LATER.get(plain[:2], ()):
+            said = f"not available in this version; {said}"
+    if plain[:2] in _UNSHOWN and _may_be_a_credential(plain, error["input"]):
+        return f"{place}: {shown} (not shown, since it may hold a credential): {said}"
+    return f"{place}: {shown} = {_came(error['input'])}: {said}"
+
+
+def _may_be_a_credential(plain: tuple[str, ...], value: Any) -> bool:
+    return isinstance(value, str) and (plain[-1] == "api_key_env" or "@" in value or "?" in value)
+
+
+def _dotted(key: Key) -> str:
+    text = ""
+    for part in key:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _came(value: Any) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _neighbours(key: Key) -> str:
+    parent = tuple(str(part) for part in key[:-1] if not isinstance(part, int))
+    model = _model(parent)
+    known = list(model.model_fields) if model is not None else []
+    near = difflib.get_close_matches(str(key[-1]), known, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{hint}expected one of {', '.join(known)}"
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(kind for part in get_args(annotation) for kind in _alternatives(part))
+    return (annotation,)
+
+
+def _model(path: Sequence[str]) -> type[BaseModel] | None:
+    model: type[BaseModel] = Settings
+    for part in path:
+        field = model.model_fields.get(part)
+        if field is None:
+            return None
+        inner = [arg for kind in _alternatives(field.annotation) for arg in (get_args(kind) or (kind,))]
+        models = [kind for kind in inner if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not models:
+            return None
+        model = models[0]
+    return model
+
+
+def _field(path: Sequence[str]) -> FieldInfo | None:
+    model = _model(path[:-1])
+    return model.model_fields.get(path[-1]) if model is not None else None
+
+
+def _expected(field: FieldInfo | None) -> str:
+    """The allowed values in words, read off the field itself, so that no second list can go stale."""
+    if field is None:
+        return "a table"
+    words: list[str] = []
+    for kind in _alternatives(field.annotation):
+        if kind is NoneType:
+            continue
+        if get_origin(kind) is Literal:
+            words += [json.dumps(value) for value in get_args(kind)]
+        elif kind is bool:
+            words.append("true or false")
+        elif kind is int:
+            words.append(_bounds(field))
+        elif get_origin(kind) is tuple:
+            words.append('a list of texts, like ["a", "b"]')
+        elif get_origin(kind) is list:
+            words.append("a list of tables")
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            words.append(f"a table with the keys {', '.join(kind.model_fields)}")
+        elif kind is Path:
+            words.append("the path of a directory")
+        else:
+            words.append("a text that is not empty")
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _bounds(field: FieldInfo) -> str:
+    limits = list(field.metadata)
+    for part in get_args(field.annotation):
+        if get_origin(part) is Annotated:
+            limits += [m for arg in get_args(part)[1:] for m in (arg.metadata if isinstance(arg, FieldInfo) else [arg])]
+    low = next((limit.ge for limit in limits if isinstance(limit, Ge)), None)
+    high = next((limit.le for limit in limits if isinstance(limit, Le)), None)
+    if low is not None and high is not None:
+        return f"a whole number from {low} to {high}"
+    return f"a whole number of at least {low}" if low is not None else "a whole number"

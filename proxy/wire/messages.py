@@ -1,0 +1,133 @@
+"""The neutral values that every API's shape is cut into. Nothing here knows JSON keys of one API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+
+class Role(Enum):
+    """Who speaks. `SYSTEM` is also `developer`; `OTHER` is a role or item that this version does not know."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+    OTHER = "other"
+
+
+class Span(NamedTuple):
+    """Byte offsets into a request body: `body[start:end]`."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One text part; a string content is one of these."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One picture part. `url` is a data URL or an address, exactly as sent."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPart:
+    """A part of any other kind (audio, file, unknown), as parsed JSON."""
+
+    value: object
+
+
+Part = Text | Picture | OtherPart
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call of the assistant: `arguments` is the text that the model wrote, JSON or not."""
+
+    id: str | None
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a transcript and where it stands in the body.
+
+    `parts` are its contents in order; `plain` says that the content was one string (or nothing) rather than a list of
+    parts. `calls` are the tool calls of an assistant message, `call_id` the call that a tool message answers.
+    """
+
+    index: int
+    role: Role
+    span: Span
+    parts: tuple[Part, ...] = ()
+    plain: bool = True
+    calls: tuple[Call, ...] = ()
+    call_id: str | None = None
+
+    def text(self) -> str:
+        """All its text parts, joined with nothing between (so a string and its split parts are equal)."""
+        if len(self.parts) == 1 and isinstance(self.parts[0], Text):
+            return self.parts[0].text
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    def pictures(self) -> list[Picture]:
+        return [part for part in self.parts if isinstance(part, Picture)]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request body, cut. `choices` is how many replies it asks for."""
+
+    body: bytes
+    messages: tuple[Message, ...]
+    choices: int = 1
+    server_side_history: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What one choice of a reply said: its text, its tool calls, and how it finished (None: it did not)."""
+
+    text: str
+    calls: tuple[Call, ...] = ()
+    finish: str | None = None
+
+
+class NotJson(ValueError):
+    """The body is not JSON, or not of the API's shape: it goes upstream untouched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """Replace `body[start:end]` by `data`."""
+
+    start: int
+    end: int
+    data: bytes = field(default=b"")
+
+
+def splice(body: bytes, splices: list[Splice]) -> bytes:
+    """Apply splices to a body: every byte outside of them is kept as it came.
+
+    Insertions (empty spans) at a point come before a replacement that starts there, in the order given. Raises
+    ValueError when two overlap, since that would lose bytes of one of them.
+    """
+    pieces: list[bytes | memoryview] = []
+    view, at = memoryview(body), 0
+    for change in sorted(splices, key=lambda s: (s.start, s.end)):
+        if change.start < at or change.end < change.start:
+            raise ValueError(f"splices overlap at byte {change.start}: the one before it ends at byte {at}")
+        pieces.append(view[at : change.start])
+        pieces.append(change.data)
+        at = change.end
+    pieces.append(view[at:])
+    return b"".join(pieces)

@@ -1,0 +1,120 @@
+"""Where a JSON value stands in the bytes: a walk over members and elements that keeps offsets, and builds nothing.
+
+The bytes are read as Latin-1, so that one character is one byte and an offset in the text is an offset in the body;
+JSON's own characters are ASCII, and bytes above 127 stand only inside strings, which are skipped, not read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator
+from typing import Any, cast
+
+from proxy.wire.messages import NotJson, Span
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_scan_once = cast(Any, json.JSONDecoder(strict=True)).scan_once
+_scan_string = cast(Any, json.decoder).scanstring
+
+
+def _past_space(text: str, at: int) -> int:
+    return cast("re.Match[str]", _SPACE.match(text, at)).end()
+
+
+def value_end(text: str, at: int) -> int:
+    """The offset after the JSON value that starts at `at`. Raises NotJson when none does."""
+    try:
+        return cast(int, _scan_once(text, at)[1])
+    except (StopIteration, ValueError, RecursionError) as error:
+        raise NotJson(f"expected a JSON value at byte {at}") from error
+
+
+def members(text: str, at: int) -> Generator[tuple[str, int], int | None, None]:
+    """Key and value offset of each member of the object at `at`; the caller sends back the value's end, or None.
+
+    A generator, so that a caller who knows a value's end by other means (or who is done) saves the scan:
+    `walk.send(end)` goes on from there.
+    """
+    at = _past_space(text, at)
+    if text[at : at + 1] != "{":
+        raise NotJson(f"expected a JSON object at byte {at}")
+    at = _past_space(text, at + 1)
+    if text[at : at + 1] == "}":
+        return
+    while True:
+        if text[at : at + 1] != '"':
+            raise NotJson(f"expected a key at byte {at}")
+        try:
+            key, at = _scan_string(text, at + 1, True)
+        except ValueError as error:
+            raise NotJson(f"expected a key at byte {at}") from error
+        at = _past_space(text, at)
+        if text[at : at + 1] != ":":
+            raise NotJson(f"expected ':' at byte {at}")
+        at = _past_space(text, at + 1)
+        end = yield key, at
+        at = _past_space(text, value_end(text, at) if end is None else end)
+        if text[at : at + 1] == ",":
+            at = _past_space(text, at + 1)
+        elif text[at : at + 1] == "}":
+            return
+        else:
+            raise NotJson(f"expected ',' or '}}' at byte {at}")
+
+
+def elements(text: str, at: int) -> list[Span]:
+    """The spans of the elements of the array at `at`. Raises NotJson when there is no array."""
+    if text[at : at + 1] != "[":
+        raise NotJson(f"expected a JSON array at byte {at}")
+    spans: list[Span] = []
+    at = _past_space(text, at + 1)
+    if text[at : at + 1] == "]":
+        return spans
+    while True:
+        end = value_end(text, at)
+        spans.append(Span(at, end))
+        at = _past_space(text, end)
+        if text[at : at + 1] == "]":
+            return spans
+        if text[at : at + 1] != ",":
+            raise NotJson(f"expected ',' or ']' at byte {at}")
+        at = _past_space(text, at + 1)
+
+
+def known_elements(text: str, at: int, lengths: list[int]) -> tuple[list[Span], int] | None:
+    """The spans of an array's elements whose lengths are known, and the array's end; None where they don't fit."""
+    spans: list[Span] = []
+    at = _past_space(text, at + 1)
+    for position, length in enumerate(lengths):
+        if position:
+            if text[at : at + 1] != ",":
+                return None
+            at = _past_space(text, at + 1)
+        spans.append(Span(at, at + length))
+        at = _past_space(text, at + length)
+    if text[at : at + 1] != "]":
+        return None
+    return spans, at + 1
+
+
+def member_span(body: bytes, span: Span, name: str) -> Span | None:
+    """Where the value of the last member called `name` stands, of the object at `span`; None if it has none."""
+    text = body[span.start : span.end].decode("latin-1")
+    found: Span | None = None
+    walk = members(text, 0)
+    try:
+        key, at = next(walk)
+        while True:
+            end = value_end(text, at)
+            if key == name:
+                found = Span(span.start + at, span.start + end)
+            key, at = walk.send(end)
+    except StopIteration:
+        return found
+
+
+def element_spans(body: bytes, span: Span) -> list[Span]:
+    """The spans of the elements of the array that stands at `span`."""
+    text = body[span.start : span.end].decode("latin-1")
+    return [Span(span.start + start, span.start + end) for start, end in elements(text, 0)]
