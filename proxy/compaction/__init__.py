@@ -1,1 +1,1 @@
-"""What goes instead: capsule, receipts, labels, and where they stand. Pure: a transcript and a record in, splices out."""
+"""What goes instead: capsule, receipts, labels, and where. Pure: a transcript and a record in, splices out."""

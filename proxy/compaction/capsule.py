@@ -118,7 +118,7 @@ def _chunk(evidence: Evidence, chunk_id: str, place: Place) -> Chunk | None:
 
 
 def build(entries: list[Entry], tables: Tables, was_removed: Callable[[PicturePlace], bool]) -> Capsule | None:
-    """The capsule of these entries, newest group first; None without any. Only pictures that were removed come again."""
+    """The capsule of these entries, newest group first; None without any. Only removed pictures come again."""
     if not entries:
         return None
     ordered = _merged(sorted(entries, key=lambda entry: _order(entry, tables)))
@@ -152,7 +152,12 @@ def _merged(entries: list[Entry]) -> list[Entry]:
     merged: list[Entry] = []
     for entry in entries:
         last = merged[-1] if merged else None
-        if last is not None and entry.whole and last.whole and (last.group, last.content) == (entry.group, entry.content):
+        if (
+            last is not None
+            and entry.whole
+            and last.whole
+            and (last.group, last.content) == (entry.group, entry.content)
+        ):
             merged[-1] = replace(
                 last,
                 ids=tuple(dict.fromkeys((*last.ids, *entry.ids))),

@@ -1,4 +1,4 @@
-"""What became of a request, and how the reply header says so. Source of the syntax: RFC 9651, an item with parameters."""
+"""What became of a request, and how the reply header says so. Source of the syntax: RFC 9651 (structured fields)."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ from proxy.compaction.capsule import Capsule, PictureAgain
 from proxy.evidence.tables import Tables
 from proxy.ledger.records import PicturePlace, Record
 from proxy.ledger.transcript import Return, Transcript
-from proxy.wire import chat
-from proxy.wire.messages import Message, Picture, Request, Splice
+from proxy.wire.messages import LabelledPicture, Splice
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +55,11 @@ def rewrite(transcript: Transcript, record: Record, tables: Tables, decodes: Cal
     carrier = max(replaced, key=lambda found: found.message.index)
     request = transcript.request
     splices = [
-        chat.replace_content(request, found.message, _content(request, found.message, wording.RECEIPT, []))
+        request.api.replace_content(request, found.message, wording.RECEIPT, [])
         for found in replaced
         if built is None or found is not carrier
     ]
-    splices += [chat.remove_message(request, transcript.users[user]) for user in sorted(removed_users)]
+    splices += [request.api.remove_message(request, transcript.users[user]) for user in sorted(removed_users)]
     if built is not None:
         splices += _carry(transcript, carrier, built)
     return Rewrite(
@@ -77,27 +76,18 @@ def _carry(transcript: Transcript, carrier: Return, built: Capsule) -> list[Spli
     request = transcript.request
     parts: dict[int, list[bytes]] = {}  # by message: each is walked once
 
-    def labelled(again: PictureAgain) -> list[bytes]:
+    def labelled(again: PictureAgain) -> LabelledPicture:
         place = again.place
         message = transcript.users[place.ordinal] if place.in_user else transcript.returns[place.ordinal].message
         if message.index not in parts:
-            raw = chat.part_bytes(request, message)
-            parts[message.index] = [raw[at] for at, part in enumerate(message.parts) if isinstance(part, Picture)]
-        return [chat.text_part(again.label), parts[message.index][place.nth]]
+            parts[message.index] = request.api.picture_parts(request, message)
+        return LabelledPicture(again.label, parts[message.index][place.nth])
 
-    inside = [part for again in built.pictures if not again.place.in_user for part in labelled(again)]
-    after = [part for again in built.pictures if again.place.in_user for part in labelled(again)]
-    splices = [chat.replace_content(request, carrier.message, _content(request, carrier.message, built.text, inside))]
+    inside = [labelled(again) for again in built.pictures if not again.place.in_user]
+    after = [labelled(again) for again in built.pictures if again.place.in_user]
+    splices = [request.api.replace_content(request, carrier.message, built.text, inside)]
     if after:
         group = next(step for step in transcript.replies if any(found is carrier for found in step.returns))
         last = max((found.message for found in group.returns), key=lambda message: message.index)
-        splices.append(chat.insert_user_message(last, after))
+        splices.append(request.api.add_user_message(request, last, after))
     return splices
-
-
-def _content(request: Request, message: Message, text: str, pictures: list[bytes]) -> bytes:
-    """The new content of a tool message: a string where it was one, unless pictures go with it."""
-    if message.plain and not pictures:
-        return chat.json_text(text)
-    hint = chat.cache_hint(request, message)
-    return b"[" + b",".join([chat.text_part(text, hint), *pictures]) + b"]"

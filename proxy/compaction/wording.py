@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-RECEIPT = "[Retrieved for an earlier question; no longer shown. Search again if it is needed.]"
-HEADER = "[Capsule: evidence that earlier answers cited, whole, newest question first. Cite these ids as they stand.]"
+RECEIPT = "[From an earlier question; no longer shown. Search again if needed.]"
+HEADER = "[Evidence that earlier answers cited, newest first. Cite these ids as they stand.]"
 
 
 def group(position: int) -> str:

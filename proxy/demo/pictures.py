@@ -26,8 +26,8 @@ def png_of(passage_id: str) -> bytes:
     image = Image.new("RGB", (WIDTH, HEIGHT), PAPER)
     _DRAWINGS[passage_id](ImageDraw.Draw(image))
     out = io.BytesIO()
-    # Sixteen colours are plenty for a line drawing, and keep it at a few kilobytes.
-    image.quantize(16).save(out, format="PNG", optimize=True)
+    # A few colours are plenty for a line drawing, and keep it at a few kilobytes.
+    image.quantize(5).save(out, format="PNG", optimize=True)
     return out.getvalue()
 
 
@@ -35,7 +35,7 @@ def _lens_panel(draw: ImageDraw) -> None:
     x, y = WIDTH / 2, HEIGHT / 2 + 20
     for ring in range(11, 0, -1):
         rx, ry = 16 + ring * 19, 12 + ring * 10.5
-        draw.ellipse((x - rx, y - ry, x + rx, y + ry), outline=RED if ring > 6 else INK, width=2)
+        draw.ellipse((x - rx, y - ry, x + rx, y + ry), outline=RED if ring > 6 else INK, width=1)
         draw.text((x + rx - 14, y - 6), str(ring), fill=INK)
     draw.ellipse((x - 16, y - 12, x + 16, y + 12), fill=INK)
     draw.text((12, 12), "One panel: 1-6 bend the light, 7-11 throw it back", fill=INK)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+import json
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
-
+# Port 0 takes a free one; the proxy logs which it was.
 CONFIG = """\
 [server]
 host = "127.0.0.1"
-port = {port}
-admin_port = {admin_port}
+port = 0
+admin_port = 0
 
 [upstream]
 base_url = "{upstream}"
@@ -29,7 +29,7 @@ cite = "cite"
 
 
 class ProxyDidNotStart(RuntimeError):
-    """The proxy's process ended, or did not answer in time; a note holds the end of what it printed."""
+    """The proxy's process ended, or did not say in time where it listens; a note holds the end of what it printed."""
 
 
 @asynccontextmanager
@@ -38,20 +38,20 @@ async def running_proxy(upstream: str, folder: Path) -> AsyncIterator[str]:
 
     Raises `ProxyDidNotStart`.
     """
-    port, admin_port = _free_ports()
     config = folder / "demo.toml"
-    config.write_text(CONFIG.format(port=port, admin_port=admin_port, upstream=upstream))
+    config.write_text(CONFIG.format(upstream=upstream))
     log = folder / "proxy.log"
     command = [sys.executable, "-m", "proxy", "serve", "--config", str(config), "--data", str(folder / "data")]
+    # Settings that someone exported for a proxy of their own would overrule the file.
+    environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("EVIDENCE_PROXY_")}
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
-            *command, stdout=out, stderr=out, stdin=asyncio.subprocess.DEVNULL
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, env=environment
         )
     try:
-        await _answering(f"http://127.0.0.1:{port}/healthz", process, log)
-        yield f"http://127.0.0.1:{port}/v1"
+        yield await _address(process, log) + "/v1"
     except Exception as error:
-        error.add_note(f"The end of what the proxy printed:\n{_end(log)}")
+        error.add_note(f"The end of what the proxy printed:\n{log.read_text(errors='replace')[-2000:]}")
         raise
     finally:
         if process.returncode is None:
@@ -63,27 +63,22 @@ async def running_proxy(upstream: str, folder: Path) -> AsyncIterator[str]:
                 await process.wait()
 
 
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], two.getsockname()[1]
+async def _address(process: asyncio.subprocess.Process, log: Path) -> str:
+    for _ in range(400):
+        if (address := _listening_at(log)) is not None:
+            return address
+        if process.returncode is not None:
+            raise ProxyDidNotStart(f"the proxy ended with code {process.returncode}")
+        await asyncio.sleep(0.05)
+    raise ProxyDidNotStart("the proxy did not say within 20 seconds where it listens")
 
 
-async def _answering(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
-    async with aiohttp.ClientSession() as session:
-        for _ in range(200):
-            if process.returncode is not None:
-                raise ProxyDidNotStart(f"the proxy ended with code {process.returncode}")
-            try:
-                async with session.get(url) as reply:
-                    if reply.status == 200:
-                        return
-            except aiohttp.ClientError:
-                pass
-            await asyncio.sleep(0.1)
-    raise ProxyDidNotStart(f"the proxy did not answer {url} within 20 seconds")
-
-
-def _end(log: Path) -> str:
-    return log.read_text(errors="replace")[-2000:] or "(it printed nothing)"
+def _listening_at(log: Path) -> str | None:
+    for line in log.read_text(errors="replace").splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue  # a line that is still being written, or a warning of a library's
+        if isinstance(event, dict) and event.get("event") == "listening":
+            return str(event["address"])
+    return None

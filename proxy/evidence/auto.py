@@ -56,7 +56,7 @@ def _parse_leniently(text: str) -> Any:
         return json.loads(text)  # lone surrogates, NaN
     except (ValueError, RecursionError):
         pass
-    if len(text) > _LARGEST_REPR or _OPENER.match(text) and not text.startswith(("['", '["', "[{", "[(", "[[")):
+    if len(text) > _LARGEST_REPR or (_OPENER.match(text) and not text.startswith(("['", '["', "[{", "[(", "[["))):
         return None
     try:
         return ast.literal_eval(text)  # literals only: nothing of it is executed
@@ -175,7 +175,9 @@ def _read_openers(text: str, part: int) -> list[Chunk]:
     if len(set(ids)) != len(ids):
         return []
     return [
-        Chunk(id=chunk_id, content=text[opener.end() : following.start() if following else len(text)].strip(), part=part)
+        Chunk(
+            id=chunk_id, content=text[opener.end() : following.start() if following else len(text)].strip(), part=part
+        )
         for chunk_id, opener, following in zip(ids, openers, [*openers[1:], None], strict=True)
     ]
 

@@ -41,7 +41,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class OwnedPicture:
-    """A picture inside a return: the how-manieth of its message, whose chunk, and its reference if a label named one."""
+    """A picture inside a return: the how-manieth of its message, whose it is, and the reference its label named."""
 
     nth: int
     chunk_id: str | None

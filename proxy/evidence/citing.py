@@ -101,9 +101,7 @@ def recovered(written: str, known: Iterable[str]) -> str | None:
             near = likeness >= NEAR_RANDOM
         else:
             near = (
-                len(candidate) >= _SHORTEST_NAMED
-                and likeness >= NEAR_NAMED
-                and re.findall(r"\d+", candidate) == digits
+                len(candidate) >= _SHORTEST_NAMED and likeness >= NEAR_NAMED and re.findall(r"\d+", candidate) == digits
             )
         if near:
             best.append(candidate)

@@ -13,7 +13,9 @@ CODE_TOOL = "execute_code"
 PICTURE_TAG = "[haiku.rag/retrieved-image]"
 
 _SEPARATOR = "\n\n---\n\n"
-_HEADER = re.compile(r"(?P<again>Also matched, shown above: )?\[(?P<id>[^\[\]\n]+)\] \[rank (?P<rank>\d+) of (?P<of>\d+)\](?=\n|\Z)")
+_HEADER = re.compile(
+    r"(?P<again>Also matched, shown above: )?\[(?P<id>[^\[\]\n]+)\] \[rank (?P<rank>\d+) of (?P<of>\d+)\](?=\n|\Z)"
+)
 _LABEL = re.compile(
     r"\[(?P<id>[^\[\]\n]+)\] \((?P<reference>[^()\n]*)\)\. "
     r"(?:Collection: (?P<collection>.*?)\. )?Not provided by the user\. " + re.escape(PICTURE_TAG) + r"\Z"

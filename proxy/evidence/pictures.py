@@ -45,7 +45,7 @@ def decodes(url: str) -> bool:
 
     An address that is no data URL is not fetched: the provider reads it, as it did before.
     """
-    if not url[:5].lower() == "data:":
+    if url[:5].lower() != "data:":
         return True
     raw = picture_bytes(url)
     if raw is None or len(raw) > MOST_BYTES:
@@ -58,7 +58,9 @@ def decodes(url: str) -> bool:
             if width * height > MOST_PIXELS:
                 return False
             image.load()
-    except Exception:  # Pillow raises many kinds for damaged files, and none of them matters beyond "it does not decode"
+    except (
+        Exception
+    ):  # Pillow raises many kinds for damaged files, and none of them matters beyond "it does not decode"
         return False
     return True
 

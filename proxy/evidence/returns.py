@@ -30,7 +30,11 @@ def read(table: Table, tool: str, parts: tuple[Part, ...]) -> Evidence:
     ends: dict[int, Chunk] = {}  # the last chunk that each part opened
     for position, part in enumerate(parts):
         if isinstance(part, Text):
-            found = haiku.read(part.text, position) if table.format == "haiku" else auto.read(part.text, table.fields, position)
+            found = (
+                haiku.read(part.text, position)
+                if table.format == "haiku"
+                else auto.read(part.text, table.fields, position)
+            )
             if found:
                 chunks += found
                 ends[position] = found[-1]

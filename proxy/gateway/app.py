@@ -21,7 +21,7 @@ from aiohttp.web_protocol import RequestHandler
 from proxy.gateway import encodings, errors, headers
 from proxy.gateway.conversation import Asked
 from proxy.gateway.replies import Outgoing, Sent
-from proxy.gateway.upstream import BrokenOff, Reply, Unreachable, Upstream, origin_form
+from proxy.gateway.upstream import BrokenOff, Destination, Reply, Unreachable, Upstream, origin_form
 from proxy.settings import Settings
 from proxy.visibility import logs
 
@@ -153,11 +153,20 @@ class _Watch:
             self._decoder, self._seen = None, False
             logs.fault("reply-not-read", fault)
 
-    async def settle(self) -> None:
-        """Settle the question if its finish was seen. Only after that finish was relayed."""
+    def finishing(self) -> bool:
+        """Whether the finish of a stream has been seen, and what it settles is still to be written down."""
         if self._over or self._settled or self._decoder is None or self._exchange is None:
-            return
-        if self._exchange.finished():
+            return False
+        try:
+            return self._exchange.finished()
+        except Exception as fault:
+            self._decoder, self._seen = None, False
+            logs.fault("reply-not-read", fault)
+            return False
+
+    async def settle(self) -> None:
+        """Write down what the finish settles. Only once the finish was relayed."""
+        if self._exchange is not None:
             self._settled = True
             await self._gateway.surely(self._exchange.settle())
 
@@ -186,6 +195,11 @@ class Gateway:
         self._running: set[asyncio.Task[Any]] = set()
         self._finishing: set[asyncio.Task[None]] = set()
         self._closing = False
+
+    @property
+    def provider(self) -> str:
+        """Scheme, host and port of the provider, to show."""
+        return Destination.of(self._settings.upstream.base_url).origin
 
     async def start(self) -> tuple[str, int]:
         """Listen; returns the address. Raises `OSError` if it cannot be had."""
@@ -287,7 +301,9 @@ class Gateway:
         except _Malformed:
             facts.end = "malformed"
             facts.out.hang_up()
-            return await facts.out.answer(errors.malformed("its body is not framed as announced"), facts.evidence_line())
+            return await facts.out.answer(
+                errors.malformed("its body is not framed as announced"), facts.evidence_line()
+            )
 
     async def _converse(self, facts: _Facts) -> Sent:
         """A conversation: read whole, looked at, forwarded rewritten or as the very bytes that came."""
@@ -306,7 +322,6 @@ class Gateway:
         exchange = await self._ask(facts, body)
         facts.evidence = exchange.header
         if exchange.refusal is not None:
-            await self.surely(exchange.ended(False))
             refusal = exchange.refusal
             answer = errors.Answer(refusal.status, refusal.body, _lines(refusal.headers))
             return await facts.out.answer(answer, facts.evidence_line())
@@ -335,7 +350,11 @@ class Gateway:
         return await self._relay(facts, reply, None)
 
     async def _send(
-        self, facts: _Facts, lines: list[tuple[bytes, bytes]], body: bytes | AsyncIterator[bytes] | None, length: int | None
+        self,
+        facts: _Facts,
+        lines: list[tuple[bytes, bytes]],
+        body: bytes | AsyncIterator[bytes] | None,
+        length: int | None,
     ) -> Reply:
         upstream = self._upstream
         if upstream is None or facts.target is None:
@@ -347,7 +366,8 @@ class Gateway:
         """Pass a reply on, piece by piece.
 
         What the reply settles is written down before its last byte leaves, so that the client's next request finds it:
-        after the finish of a stream was relayed, else before the piece that completes the body, else before the end.
+        as the finish of a stream is relayed, else before the piece that completes the body, else before the end.
+        Clients stop reading at the finish (or at a `[DONE]` in the same piece), so of that piece the last byte waits.
         """
         out = facts.out
         watch = _Watch(self, exchange, reply, self._limit)
@@ -365,8 +385,11 @@ class Gateway:
                     left -= len(chunk)
                     if left == 0:
                         await watch.ended(True)
+                if watch.finishing():
+                    await out.write(chunk[:-1])
+                    await watch.settle()
+                    chunk = chunk[-1:]
                 await out.write(chunk)
-                await watch.settle()
                 await out.drain()
             await watch.ended(True)
             whole = True
@@ -481,8 +504,8 @@ class _Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        if request.writer.output_size > 0:
-            raise ConnectionError("a reply is already under way")
+        if request.writer.output_size > 0 or isinstance(exc, ConnectionError):
+            raise ConnectionError("a reply is under way, or there is nobody to reply to")
         if status >= 500 and exc is not None:
             logs.fault("request-failed", exc)
         answer = errors.malformed("it is not well-formed HTTP") if status < 500 else errors.internal()

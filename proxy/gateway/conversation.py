@@ -27,8 +27,7 @@ from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat
-from proxy.wire.chat_reply import ReplyReader
-from proxy.wire.messages import NotJson, splice
+from proxy.wire.messages import NotJson, ReplyReader, splice
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -51,7 +50,8 @@ _MOST_PICTURES = 10_000
 class Asked:
     """What the HTTP part knows of a request on a compacted path.
 
-    `body` is decoded (after Content-Encoding). `credential` stands for the tenant; None: nothing is recorded or matched.
+    `body` is decoded (after Content-Encoding). `credential` stands for the tenant; without one (None), nothing is
+    recorded or matched.
     """
 
     body: bytes
@@ -288,7 +288,7 @@ class _Settling:
         self._tenant = tenant
         self._question_id = question_id
         self._large = large
-        self.reader = ReplyReader(read.request.choices)
+        self.reader = read.request.api.reader(read.request)
 
     async def settle(self) -> None:
         rows = await _run(
@@ -405,6 +405,4 @@ def _refusal(outcome: Outcome) -> Refusal:
         "set compaction.strict to false to let such requests pass unchanged."
     )
     error = {"error": {"message": message, "type": "invalid_request_error", "param": "messages", "code": reason}}
-    return Refusal(
-        422, json.dumps(error).encode(), (("Content-Type", "application/json"), ("x-should-retry", "false"))
-    )
+    return Refusal(422, json.dumps(error).encode(), (("Content-Type", "application/json"), ("x-should-retry", "false")))

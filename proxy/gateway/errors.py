@@ -1,4 +1,4 @@
-"""What the proxy itself answers when it cannot pass a reply on: OpenAI-shaped, written for the reader, nothing secret."""
+"""What the proxy itself answers when it has no reply to pass on: OpenAI-shaped, for the reader, nothing secret."""
 
 from __future__ import annotations
 

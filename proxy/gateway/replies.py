@@ -51,9 +51,7 @@ class Outgoing:
         """Whether a reply of this status to this request has a body at all."""
         return self._request.method != "HEAD" and status not in _BODILESS
 
-    def start(
-        self, status: int, reason: bytes, headers: Sequence[tuple[bytes, bytes]], length: int | None
-    ) -> None:
+    def start(self, status: int, reason: bytes, headers: Sequence[tuple[bytes, bytes]], length: int | None) -> None:
         """Send the head. A `length` of None frames the body by chunks, or for HTTP/1.0 by the connection's end.
 
         Raises `ConnectionError` if the client has gone.

@@ -9,6 +9,7 @@ as the rest of the proxy together.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 from collections.abc import AsyncIterable
@@ -181,11 +182,14 @@ class Upstream:
             else:
                 protocol.transport.write(head)
                 upload = self._loop.create_task(_upload(protocol, self._loop, body, chunked))
+                upload.add_done_callback(_fault)
             message, payload = await _reply_head(protocol)
             if message.code == 101:
                 raise Unreachable(where, "it wanted to change the protocol, which was not asked for")
         except BaseException as failed:
-            if upload is not None:
+            if (fault := _fault(upload)) is not None and not isinstance(failed, asyncio.CancelledError):
+                failed = fault
+            elif upload is not None:
                 upload.cancel()
             _abort(connection)
             if isinstance(failed, aiohttp.ServerDisconnectedError):
@@ -194,7 +198,7 @@ class Upstream:
                 raise Unreachable(where, "what it replied is not HTTP") from None
             if isinstance(failed, (aiohttp.ClientError, OSError)):
                 raise Unreachable(where, f"the connection broke before a reply ({_why(failed)})") from None
-            raise
+            raise failed
         return Reply(message, payload, connection, upload)
 
     def _head(
@@ -223,19 +227,27 @@ async def _reply_head(protocol: ResponseHandler) -> tuple[RawResponseMessage, St
 async def _upload(
     protocol: ResponseHandler, loop: asyncio.AbstractEventLoop, body: AsyncIterable[bytes], chunked: bool
 ) -> None:
-    """Send a body as it comes. A provider that hangs up may still have replied, so only our own side's faults count:
-    a body that broke off must not look complete, and the connection goes."""
+    """Send a body as it comes. A provider that hangs up may still have replied, so that is no fault; a body that
+    breaks off is, and takes the connection with it, so that it cannot look complete."""
     writer = StreamWriter(protocol, loop)
     if chunked:
         writer.enable_chunking()
     try:
         async for piece in body:
-            await writer.write(piece, LIMIT=0)
-        await writer.write_eof()
-    except ConnectionError:
-        return
-    except Exception:
+            try:
+                await writer.write(piece, LIMIT=0)
+            except ConnectionError:
+                return
+        with contextlib.suppress(ConnectionError):
+            await writer.write_eof()
+    except BaseException:
         protocol.abort()
+        raise
+
+
+def _fault(upload: asyncio.Task[None] | None) -> BaseException | None:
+    """What went wrong with the client's body, if that is what broke the exchange. Also marks it as seen."""
+    return None if upload is None or not upload.done() or upload.cancelled() else upload.exception()
 
 
 def _write(transport: asyncio.Transport, head: bytes, body: bytes) -> None:

@@ -38,7 +38,9 @@ def candidates(transcript: Transcript, habits: Habits, question_id: str | None) 
     return found
 
 
-def find(transcript: Transcript, habits: Habits, known: Known, given: Given, question_id: str | None = None) -> Boundary:
+def find(
+    transcript: Transcript, habits: Habits, known: Known, given: Given, question_id: str | None = None
+) -> Boundary:
     """The newest opening behind which a record fits, unless an earlier request of the same question was given another.
 
     Going back reply by reply: a record that fits here begins a question that no earlier request was part of; else, if

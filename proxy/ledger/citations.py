@@ -49,10 +49,7 @@ class Resolved:
 def chunks_named(reads: Iterable[Read], chunk_id: str) -> list[Found]:
     """Every chunk of this id in these returns, in order."""
     return [
-        Found(read, index)
-        for read in reads
-        for index, chunk in enumerate(read.evidence.chunks)
-        if chunk.id == chunk_id
+        Found(read, index) for read in reads for index, chunk in enumerate(read.evidence.chunks) if chunk.id == chunk_id
     ]
 
 
@@ -89,7 +86,9 @@ class Resolver:
             resolved = self._exact(option, in_reply)
             if resolved is not None:
                 return [resolved]
-        several = [resolved for piece in citing.pieces(written) if (resolved := self._exact(piece, in_reply)) is not None]
+        several = [
+            resolved for piece in citing.pieces(written) if (resolved := self._exact(piece, in_reply)) is not None
+        ]
         if several:
             return several
         near = citing.recovered(written, self._known_ids())
@@ -98,7 +97,9 @@ class Resolver:
 
     def _known_ids(self) -> set[str]:
         own = {chunk.id for read in self._question for chunk in read.evidence.chunks}
-        printed = {name for read in self._question if read.evidence.whole for name in citing.random_ids(read.evidence.text)}
+        printed = {
+            name for read in self._question if read.evidence.whole for name in citing.random_ids(read.evidence.text)
+        }
         return own | printed | self._cited_before
 
     def _exact(self, chunk_id: str, in_reply: int) -> Resolved | None:

@@ -54,7 +54,7 @@ def opening_after(transcript: Transcript, index: int, habits: Habits) -> Opening
     reply = transcript.replies[index]
     if reply.calls and not any(call.name in habits.output_tools for call in reply.calls):
         return None
-    if reply.calls and not reply.returns or not reply.users or (reply.returns and not reply.calls):
+    if (reply.calls and not reply.returns) or not reply.users or (reply.returns and not reply.calls):
         return None
     user = reply.users[0][1]
     if reply.returns and user.index < max(found.message.index for found in reply.returns):
@@ -72,7 +72,7 @@ def openings(transcript: Transcript, habits: Habits) -> Iterator[Opening]:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The replies from one opening to the next: what looks like one question. `answered`: the transcript shows its end."""
+    """The replies from one opening to the next: what looks like one question; `answered` if its end is shown."""
 
     first_reply: int
     end_reply: int
@@ -85,14 +85,13 @@ class Stretch:
 def stretches(transcript: Transcript, from_reply: int, habits: Habits) -> list[Stretch]:
     """Cut the replies from `from_reply` on where an opening that does not continue stands. The last is not answered."""
     cuts = [
-        found.reply + 1
-        for found in openings(transcript, habits)
-        if found.reply >= from_reply and not found.continues
+        found.reply + 1 for found in openings(transcript, habits) if found.reply >= from_reply and not found.continues
     ][::-1]
     starts = [from_reply, *cuts]
     ends = [*cuts, len(transcript.replies)]
     return [
-        Stretch(start, end, answered=position < len(cuts)) for position, (start, end) in enumerate(zip(starts, ends, strict=True))
+        Stretch(start, end, answered=position < len(cuts))
+        for position, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]
 
 

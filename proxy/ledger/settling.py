@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from proxy.evidence import citing, haiku, returns
-from proxy.evidence.chunks import digest_text, text_of
+from proxy.evidence.chunks import digest_text, is_readable, text_of
 from proxy.evidence.pictures import picture_digest, read_attachment
 from proxy.evidence.tables import Table, Tables, table_of
 from proxy.ledger import records
@@ -65,7 +65,7 @@ def settle(
 
 @dataclass(slots=True)
 class _Cite:
-    """A cite call that counts, or the inline citations of an answer; `declares` is False for a call without a return."""
+    """A cite call that counts, or an answer's inline citations; `declares` is False for a call without a return."""
 
     reply: int
     written: list[str]
@@ -130,9 +130,7 @@ class _Question:
         for cite in cites:
             resolved = [meaning for written in cite.written for meaning in resolver.resolve(written, cite.reply)]
             self._cited += [(table, meaning) for meaning in resolved]
-            self.kept |= {
-                read.ret.ordinal for meaning in resolved if not meaning.found for read in meaning.stands_in
-            }
+            self.kept |= {read.ret.ordinal for meaning in resolved if not meaning.found for read in meaning.stands_in}
             # A citation counts for the declaration only if it came after the newest evidence; what is cited again
             # merges, and one whose ids resolve to nothing declares nothing.
             if cite.declares and cite.reply > newest:
@@ -145,9 +143,9 @@ class _Question:
         # An answered stretch without a record: nothing is known of it but what the transcript shows.
         undeclared = "keep" if part.answered else table.undeclared
         for read in own:
-            if not read.evidence.shows_ids() and table.format == "auto":
-                self.kept.add(read.ret.ordinal)
-            elif declaration == "missing" and undeclared == "keep":
+            shows_no_id = table.format == "auto" and not read.evidence.shows_ids()
+            is_open = declaration == "missing" and undeclared == "keep"
+            if shows_no_id or is_open or not is_readable(read.ret.message.parts):
                 self.kept.add(read.ret.ordinal)
             else:
                 self.replaced.add(read.ret.ordinal)
@@ -284,7 +282,8 @@ class _Question:
 def read_return(found: Return, tables: Tables) -> Read | None:
     """An evidence return, read; None where it is no evidence, or where nothing of it could be replaced."""
     table = table_of(tables, found.tool)
-    if table is None or found.tool is None or returns.is_retry_prompt(found.message.parts):
+    parts = found.message.parts
+    if table is None or found.tool is None or not parts or returns.is_retry_prompt(parts):
         return None
     return Read(found, table, returns.read(table, found.tool, found.message.parts))
 

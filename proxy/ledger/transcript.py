@@ -186,8 +186,8 @@ class _Reader:
             self.shown.update(reply.digest)
             for call in reply.calls:
                 self.add(b"call", call.id or "", call.name, canonical_arguments(call.arguments))
-        for message, call in self.matched(reply.calls if reply else []):
-            found = Return(len(self.returns), message, call)
+        for message, answered in self.matched(reply.calls if reply else []):
+            found = Return(len(self.returns), message, answered)
             self.returns.append(found)
             if reply is not None:
                 reply.returns.append(found)

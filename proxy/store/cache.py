@@ -21,56 +21,70 @@ class _Held(NamedTuple):
     written: bool
 
 
+class _Shelf:
+    """What stands under one key, and what it costs."""
+
+    __slots__ = ("payloads", "size")
+
+    def __init__(self) -> None:
+        self.payloads: dict[bytes, _Held] = {}
+        self.size = _KEY_COST
+
+
 class RecordCache:
-    """Payloads by key, bounded in bytes. A key that alone is larger than the limit is not held."""
+    """Payloads by key, bounded in bytes. A key that takes more than half of the limit is not held."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._held: OrderedDict[bytes, dict[bytes, _Held]] = OrderedDict()
+        self._shelves: OrderedDict[bytes, _Shelf] = OrderedDict()
         self.size = 0
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._shelves)
 
-    def get(self, key: bytes, since: int) -> dict[bytes, int] | None:
-        """The payloads under `key` that are not older than `since`, each with its age; None if there are none."""
-        held = self._held.get(key)
-        if held is None:
-            return None
-        self._held.move_to_end(key)
-        fresh = {payload: seen.created for payload, seen in held.items() if seen.created >= since}
+    def get(self, key: bytes, since: int) -> dict[bytes, int]:
+        """The payloads under `key` that are not older than `since`, each with its age."""
+        shelf = self._shelves.get(key)
+        if shelf is None:
+            return {}
+        self._shelves.move_to_end(key)
+        fresh = {payload: held.created for payload, held in shelf.payloads.items() if held.created >= since}
         if not fresh:
             self._drop(key)
-            return None
         return fresh
 
     def hold(self, key: bytes, payload: bytes, created: int, *, written: bool) -> None:
-        """Hold a payload; `written` says that the store has it. What was once written stays so, the newest age counts."""
-        held = self._held.get(key)
-        if held is None:
-            held = self._held[key] = {}
+        """Hold a payload; `written` says that the store has it. Once written is written, and the newest age counts."""
+        shelf = self._shelves.get(key)
+        if shelf is None:
+            shelf = self._shelves[key] = _Shelf()
             self.size += _KEY_COST
-        seen = held.get(payload)
-        if seen is None:
-            self.size += _PAYLOAD_COST + len(payload)
+        self._shelves.move_to_end(key)
+        held = shelf.payloads.get(payload)
+        if held is None:
+            cost = _PAYLOAD_COST + len(payload)
+            shelf.size += cost
+            self.size += cost
         else:
-            created, written = max(created, seen.created), written or seen.written
-        held[payload] = _Held(created, written)
-        self._held.move_to_end(key)
+            created, written = max(created, held.created), written or held.written
+        shelf.payloads[payload] = _Held(created, written)
+        if shelf.size > self._limit // 2:
+            self._drop(key)
         while self.size > self._limit:
-            self._drop(next(iter(self._held)))
+            self._drop(next(iter(self._shelves)))
 
     def mark_written(self, entries: list[Entry]) -> None:
         """Note that the store has these now. What left the cache meanwhile is not brought back."""
         for (key, _, _, payload), created in entries:
-            if payload in self._held.get(key, ()):
-                self._held[key][payload] = _Held(created, True)
+            shelf = self._shelves.get(key)
+            if shelf is not None and payload in shelf.payloads:
+                shelf.payloads[payload] = _Held(created, True)
 
     def written_since(self, key: bytes, payload: bytes, since: int) -> bool:
         """Whether the store is known to have this payload, written no earlier than `since`."""
-        seen = self._held.get(key, {}).get(payload)
-        return seen is not None and seen.written and seen.created >= since
+        shelf = self._shelves.get(key)
+        held = shelf.payloads.get(payload) if shelf is not None else None
+        return held is not None and held.written and held.created >= since
 
     def _drop(self, key: bytes) -> None:
-        held = self._held.pop(key)
-        self.size -= _KEY_COST + sum(_PAYLOAD_COST + len(payload) for payload in held)
+        self.size -= self._shelves.pop(key).size

@@ -56,10 +56,11 @@ class Lance:
             place.prepare()
             import lancedb
 
-            local = {} if place.uri.startswith("db://") else {
-                "session": lancedb.Session(_INDEX_CACHE_BYTES, _METADATA_CACHE_BYTES)
-            }
-            db = await lancedb.connect_async(place.uri, read_consistency_interval=_SEES_OTHERS_AFTER, **local)
+            db = await lancedb.connect_async(
+                place.uri,
+                read_consistency_interval=_SEES_OTHERS_AFTER,
+                session=lancedb.Session(_INDEX_CACHE_BYTES, _METADATA_CACHE_BYTES),
+            )
             await _check_schema(db, place)
             secret, made_here = await agreed_secret(db, place)
             records = await _open_table(db, RECORDS)
@@ -84,7 +85,7 @@ class Lance:
 
         with _told(self._place, "read"):
             if latest:
-                await self._records.checkout_latest()
+                await self._records.checkout_latest()  # type: ignore[no-untyped-call]
             wanted = {self._secret.key(key): key for key in keys}
             stored = list(wanted)
             found: Found = {}
@@ -113,8 +114,9 @@ class Lance:
                 seal = self._secret.seal(key, tenant, reply, created, payload)
                 rows.append((key, tenant, reply, created, payload, seal))
             schema = _records_schema()
-            columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
-            await self._records.add(pa.table(columns, schema=schema))
+            columns = zip(*rows, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            await self._records.add(pa.table(arrays, schema=schema))
 
     async def fragments(self) -> int:
         """In how many pieces the table lies; every read looks at each that is not yet indexed."""
@@ -123,14 +125,20 @@ class Lance:
             stats = dict(await self._records.stats())  # type: ignore[call-overload]
             return int(stats["fragment_stats"]["num_fragments"])
 
-    async def tidy(self, *, keep: timedelta, index_from_rows: int) -> None:
-        """Merge small pieces, index new rows, remove versions older than `keep`. Conflicts with other writers raise."""
+    async def tidy(self, *, keep: timedelta, index_from_rows: int) -> bool:
+        """Merge small pieces, index new rows, remove versions older than `keep`; says whether it replaced any piece.
+
+        What it replaced stays on disk until a later tidying finds it older than `keep`. Another writer's change of the
+        same pieces at the same time makes it fail.
+        """
         from lancedb.index import BTree
 
         with _told(self._place, "tidied"):
-            await self._records.optimize(cleanup_older_than=keep)
+            done = await self._records.optimize(cleanup_older_than=keep)
             if await self._records.count_rows() >= index_from_rows and not await self._records.list_indices():
                 await self._records.create_index("key", config=BTree(), replace=False)
+                return True
+            return done.compaction.fragments_removed > 0
 
     async def forget_before(self, created: int) -> int:
         """Delete the rows that are older than `created`; returns how many. No row is no version."""
@@ -149,8 +157,8 @@ class Lance:
 
     async def close(self) -> None:
         """Let go of the files."""
-        self._records.close()
-        self._db.close()
+        self._records.close()  # type: ignore[no-untyped-call]
+        self._db.close()  # type: ignore[no-untyped-call]
 
 
 def _records_schema() -> pa.Schema:

@@ -51,19 +51,22 @@ class Place:
 
     def prepare(self) -> None:
         """Make the directory, for this user alone. One that exists keeps its mode. OSError when that cannot be."""
-        if self.directory is None:
-            return
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not os.access(self.directory, os.R_OK | os.W_OK | os.X_OK):
-            raise PermissionError(f"this user may not read and write {self.directory}")
+        if self.directory is not None:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def holds_store(self) -> bool:
-        """Whether a store lies here already. Elsewhere than on a local disk only opening it can tell, so: True."""
+        """Whether a store lies here already. Elsewhere than on a local disk only opening it can tell, so: True.
+
+        OSError if that cannot be told, or if there is none and none could be begun.
+        """
         if self.directory is None:
             return True
         records = self.directory / f"{RECORDS}.lance"
         # An empty directory is what `make_room` leaves when the process dies before the table is there.
-        return any(records.iterdir()) if records.is_dir() else records.exists()
+        held = any(records.iterdir()) if records.is_dir() else records.exists()
+        if not held and not os.access(self.directory, os.W_OK | os.X_OK):
+            raise PermissionError(f"this user may not write to {self.directory}")
+        return held
 
     def make_room(self, table: str) -> None:
         """Make a table's directory before LanceDB does: it would be readable by all, even if only for a moment."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class StoredRecord(NamedTuple):
-    """One settled question as the store sees it. All digests are plain ones; the store keys them before they reach a disk."""
+    """One settled question as the store sees it. Its digests are plain; none lies on a disk as it is."""
 
     key: bytes
     """32 bytes: the digest of the tenant and of the conversation."""

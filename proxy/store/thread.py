@@ -20,6 +20,7 @@ class StoreThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._loop.set_debug(False)  # to hold it up is what it is for
         self._thread = threading.Thread(target=self._live, name="evidence-store", daemon=True)
         self._thread.start()
 

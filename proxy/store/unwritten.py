@@ -40,6 +40,8 @@ class Unwritten:
     def accept(self, entry: Entry) -> int:
         """Take a record that does not wait yet; returns how many were shed to make room for it."""
         record = entry.record
+        if _ENTRY_COST + len(record.payload) > self._limit:
+            return 1
         self._waiting[record.key, record.payload] = entry
         self._by_key.setdefault(record.key, {})[record.payload] = entry.created
         self.accepted += 1

@@ -6,13 +6,18 @@ Bytes are only pointed at; what is decoded is what the rooms below need to know.
 from __future__ import annotations
 
 import json
-from typing import Any
+import sys
+from collections.abc import Sequence
+from typing import Any, cast
 
 import msgspec
 
 from proxy.wire import spans
+from proxy.wire.chat_reply import ChatReplyReader
 from proxy.wire.messages import (
+    Api,
     Call,
+    LabelledPicture,
     Message,
     NotJson,
     OtherPart,
@@ -63,6 +68,15 @@ def cut(body: bytes) -> Request:
         raise NotJson("the body nests deeper than this proxy reads") from error
 
 
+def reader(request: Request) -> ChatReplyReader:
+    """A reader for the reply to this request."""
+    return ChatReplyReader(request.choices)
+
+
+def _request(body: bytes, messages: tuple[Message, ...], choices: int) -> Request:
+    return Request(api=cast(Api, sys.modules[__name__]), body=body, messages=messages, choices=choices)
+
+
 def _cut_quickly(body: bytes) -> Request:
     decoded = _body_decoder.decode(body)
     placed = _place(body.decode("latin-1"), [len(memoryview(raw)) for raw in decoded.messages])
@@ -72,7 +86,7 @@ def _cut_quickly(body: bytes) -> Request:
         _message(index, span, _fields_decoder.decode(raw))
         for index, (span, raw) in enumerate(zip(placed, decoded.messages, strict=True))
     )
-    return Request(body=body, messages=messages, choices=_choices(decoded.n))
+    return _request(body, messages, _choices(decoded.n))
 
 
 def _place(text: str, lengths: list[int]) -> list[Span] | None:
@@ -111,7 +125,7 @@ def _cut_carefully(body: bytes) -> Request:
             raise NotJson(f"expected messages[{index}] to be an object")
         known = {name: value.get(name) for name in _Fields.__struct_fields__}
         messages.append(_message(index, span, _Fields(**known)))
-    return Request(body=body, messages=tuple(messages), choices=choices)
+    return _request(body, tuple(messages), choices)
 
 
 def _loads(raw: bytes) -> Any:
@@ -196,31 +210,31 @@ def json_text(text: str) -> bytes:
         return json.dumps(text).encode()
 
 
-def text_part(text: str, cache_hint: bytes | None = None) -> bytes:
-    """A text part, with the `cache_control` (a JSON value) that a replaced part carried."""
-    hint = b',"cache_control":' + cache_hint if cache_hint is not None else b""
-    return b'{"type":"text","text":' + json_text(text) + hint + b"}"
-
-
-def cache_hint(request: Request, message: Message) -> bytes | None:
-    """The last `cache_control` of a message's parts (JSON bytes), which gateways to other providers read; or None."""
-    if b'"cache_control"' not in memoryview(request.body)[message.span.start : message.span.end].tobytes():
-        return None
+def picture_parts(request: Request, message: Message) -> list[bytes]:
+    """The bytes of each picture part of a message, in order."""
     content = spans.member_span(request.body, message.span, "content")
-    hint: bytes | None = None
-    for part in spans.element_spans(request.body, content) if content is not None and not message.plain else []:
-        if request.body[part.start : part.start + 1] == b"{":
-            found = spans.member_span(request.body, part, "cache_control")
-            hint = request.body[found.start : found.end] if found is not None else hint
-    return hint
+    if content is None or message.plain:
+        return []
+    parts = spans.element_spans(request.body, content)
+    return [
+        request.body[span.start : span.end]
+        for span, part in zip(parts, message.parts, strict=True)
+        if isinstance(part, Picture)
+    ]
 
 
-def replace_content(request: Request, message: Message, content: bytes) -> Splice:
-    """Put `content` (a JSON value) in place of a message's content; its other fields stay as they are."""
+def replace_content(request: Request, message: Message, text: str, pictures: Sequence[LabelledPicture]) -> Splice:
+    """Put a text, and pictures after it, in place of a tool message's content; its other fields stay as they are.
+
+    The content stays a string where it was one, unless pictures go with it. Raises ValueError where there is none.
+    """
     span = spans.member_span(request.body, message.span, "content")
     if span is None:
         raise ValueError(f"messages[{message.index}] has no content to replace")
-    return Splice(span.start, span.end, content)
+    if message.plain and not pictures:
+        return Splice(span.start, span.end, json_text(text))
+    parts = [_text_part(text, _cache_hint(request, span, message)), *_labelled(pictures)]
+    return Splice(span.start, span.end, b"[" + b",".join(parts) + b"]")
 
 
 def remove_message(request: Request, message: Message) -> Splice:
@@ -228,15 +242,28 @@ def remove_message(request: Request, message: Message) -> Splice:
     return Splice(request.messages[message.index - 1].span.end, message.span.end)
 
 
-def insert_user_message(after: Message, parts: list[bytes]) -> Splice:
-    """A new user message of these parts, after another message."""
+def add_user_message(request: Request, after: Message, pictures: Sequence[LabelledPicture]) -> Splice:
+    """A new user message of these pictures, after another message."""
     at = after.span.end
-    return Splice(at, at, b',{"role":"user","content":[' + b",".join(parts) + b"]}")
+    return Splice(at, at, b',{"role":"user","content":[' + b",".join(_labelled(pictures)) + b"]}")
 
 
-def part_bytes(request: Request, message: Message) -> list[bytes]:
-    """The bytes of each part of a message whose content is a list, in order."""
-    span = spans.member_span(request.body, message.span, "content")
-    if span is None or message.plain:
-        return []
-    return [request.body[start:end] for start, end in spans.element_spans(request.body, span)]
+def _labelled(pictures: Sequence[LabelledPicture]) -> list[bytes]:
+    return [part for picture in pictures for part in (_text_part(picture.label), picture.part)]
+
+
+def _text_part(text: str, cache_hint: bytes | None = None) -> bytes:
+    hint = b',"cache_control":' + cache_hint if cache_hint is not None else b""
+    return b'{"type":"text","text":' + json_text(text) + hint + b"}"
+
+
+def _cache_hint(request: Request, content: Span, message: Message) -> bytes | None:
+    """The last `cache_control` of a message's parts (JSON bytes), which gateways to other providers read."""
+    if message.plain or request.body.find(b'"cache_control"', content.start, content.end) < 0:
+        return None
+    hint: bytes | None = None
+    for part in spans.element_spans(request.body, content):
+        if request.body.startswith(b"{", part.start):
+            found = spans.member_span(request.body, part, "cache_control")
+            hint = request.body[found.start : found.end] if found is not None else hint
+    return hint

@@ -35,7 +35,7 @@ class _Choice:
         return Reply(text="".join(self.text), calls=calls, finish=self.finish)
 
 
-class ReplyReader:
+class ChatReplyReader:
     """Feed it a reply's (decompressed) bytes; `finished()` once each choice that was asked for has ended.
 
     It never raises: what it cannot read, it says nothing about. Text is kept up to `most_bytes`.
@@ -79,7 +79,7 @@ class ReplyReader:
             return
         try:
             if not complete:
-                # What a broken stream finished before it broke was relayed, and stands; a broken JSON body says nothing.
+                # What a stream finished before it broke was relayed, and stands; a broken JSON body says nothing.
                 self._broken = self._whole is not None
             elif self._whole is not None:
                 self._completion(orjson.loads(b"".join(self._whole)), "message")

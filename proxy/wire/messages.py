@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class Role(Enum):
@@ -85,8 +86,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request body, cut. `choices` is how many replies it asks for."""
+    """A request body, cut by `api`. `choices` is how many replies it asks for."""
 
+    api: Api
     body: bytes
     messages: tuple[Message, ...]
     choices: int = 1
@@ -100,6 +102,53 @@ class Reply:
     text: str
     calls: tuple[Call, ...] = ()
     finish: str | None = None
+
+
+class ReplyReader(Protocol):
+    """Reads a reply that is relayed. It never raises: what it cannot read, it says nothing about."""
+
+    def feed(self, chunk: bytes) -> None:
+        """The next bytes of the reply, decompressed, in any cut."""
+
+    def close(self, complete: bool) -> None:
+        """The reply ended; `complete` says whether it did so by itself."""
+
+    def finished(self) -> bool:
+        """Whether every choice that was asked for has ended."""
+
+    def replies(self) -> list[Reply]:
+        """The choices that ended."""
+
+
+class LabelledPicture(NamedTuple):
+    """A picture part (the JSON bytes of the request that it came in) with the line that stands before it."""
+
+    label: str
+    part: bytes
+
+
+class Api(Protocol):
+    """One API's shape: what a module of this room does for it. The rooms below call these, and know no JSON key."""
+
+    def cut(self, body: bytes) -> Request:
+        """Cut a request body into its messages. Raises NotJson when it is not a body of this API."""
+
+    def reader(self, request: Request) -> ReplyReader:
+        """A reader for the reply to this request."""
+
+    def picture_parts(self, request: Request, message: Message) -> list[bytes]:
+        """The bytes of each picture part of a message, in order."""
+
+    def replace_content(
+        self, request: Request, message: Message, text: str, pictures: Sequence[LabelledPicture]
+    ) -> Splice:
+        """Put a text, and pictures after it, in place of what a return holds; its other fields stay as they are."""
+
+    def remove_message(self, request: Request, message: Message) -> Splice:
+        """Take a message out of the request. It is never the first one."""
+
+    def add_user_message(self, request: Request, after: Message, pictures: Sequence[LabelledPicture]) -> Splice:
+        """A new user message of these pictures, after another message."""
 
 
 class NotJson(ValueError):

@@ -1,0 +1,128 @@
+"""The one writer: takes what waits and commits it in groups, off every request's path.
+
+Runs on the proxy's loop. A record waits at most the linger; under load a commit holds up to `_ROWS`. What cannot be
+written waits on, within the queue's bound, and is tried again for as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from proxy.store.cache import RecordCache
+from proxy.store.door import Door, backoff
+from proxy.store.health import Counts, Health
+from proxy.store.record import StoreError
+from proxy.store.thread import StoreThread
+from proxy.store.unwritten import Unwritten
+
+log = logging.getLogger(__name__)
+
+_ROWS = 500
+_BYTES = 8 << 20
+_LINGER = 0.05
+# Every commit adds a piece that reads look at until the next tidying; with many of them, group more.
+_LONG_LINGER = 0.25
+_MANY_PIECES = 64
+_WRITE_TAKES_AT_MOST = 60.0
+
+
+class Writer:
+    """Writes what waits in `unwritten`; `run` is its life, everything else may be called at any time."""
+
+    def __init__(
+        self,
+        door: Door,
+        thread: StoreThread,
+        unwritten: Unwritten,
+        cache: RecordCache,
+        counts: Counts,
+        health: Health,
+        committed: Callable[[], None],
+    ) -> None:
+        self._door = door
+        self._thread = thread
+        self._unwritten = unwritten
+        self._cache = cache
+        self._counts = counts
+        self._health = health
+        self._committed = committed
+        self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._flushing: list[asyncio.Future[StoreError | None]] = []
+        self.pieces = 0
+        """Commits since the last tidying."""
+
+    def wake(self) -> None:
+        """There is something to write."""
+        self._wake.set()
+
+    async def flush(self) -> None:
+        """Return when everything that waits now is written or shed. StoreError if an attempt to write it fails."""
+        goal = self._unwritten.accepted
+        while self._unwritten.gone < goal:
+            attempt: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+            self._flushing.append(attempt)
+            self._urgent.set()
+            self._wake.set()
+            fault = await attempt
+            if fault is not None:
+                raise fault
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        failures = 0
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._unwritten:
+                if failures:
+                    await self._unless_urgent(backoff(failures))
+                elif len(self._unwritten) < _ROWS:
+                    await self._unless_urgent(_LINGER if self.pieces < _MANY_PIECES else _LONG_LINGER)
+                fault = await self._write()
+                failures = failures + 1 if fault else 0
+                self._attempted(fault)
+            self._attempted(None)
+
+    async def _unless_urgent(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._urgent.wait()
+
+    def _attempted(self, fault: StoreError | None) -> None:
+        self._urgent.clear()
+        waiting, self._flushing = self._flushing, []
+        for attempt in waiting:
+            if not attempt.done():
+                attempt.set_result(fault)
+
+    async def _write(self) -> StoreError | None:
+        """Write one batch; returns what went wrong."""
+        lance = None
+        try:
+            lance = await self._door.open()
+            batch = self._unwritten.take(_ROWS, _BYTES)
+            try:
+                async with asyncio.timeout(_WRITE_TAKES_AT_MOST):
+                    await self._thread.run(lance.append(batch))
+            except TimeoutError:
+                raise StoreError(f"The record store did not write within {_WRITE_TAKES_AT_MOST:.0f} s.") from None
+        except Exception as error:
+            self._unwritten.put_back()
+            if lance is not None:
+                self._door.forget(lance)
+            fault = error if isinstance(error, StoreError) else StoreError(f"Records could not be written: {error!r}")
+            self._counts.failed += 1
+            self._health.failed("write", fault)
+            return fault
+        self._unwritten.remove(batch)
+        self._cache.mark_written(batch)
+        self._counts.written += len(batch)
+        self._counts.commits += 1
+        self._health.worked("write")
+        self.pieces += 1
+        self._committed()
+        return None

@@ -1,0 +1,110 @@
+"""A running proxy: a real process as a user starts it, or the gateway inside the test's own event loop for speed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from proxy.gateway.app import Conversing, Gateway, Readiness
+from proxy.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+
+
+class ProxyProcess:
+    """`python -m proxy serve` on a free port, with a TOML file in a directory of its own."""
+
+    def __init__(self, config: str, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.directory = directory
+        self.file = directory / "proxy.toml"
+        self.file.write_text(config)
+        self._environment = dict(environment or {})
+        self.process: asyncio.subprocess.Process | None = None
+        self.url = ""
+        self.lines: list[dict[str, Any]] = []
+        self._reading: asyncio.Task[None] | None = None
+        self._listening = asyncio.Event()
+
+    async def start(self) -> ProxyProcess:
+        """Start it and wait until it says where it listens. Raises `AssertionError` with its words if it ends first."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("EVIDENCE_PROXY_")}
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "proxy", "serve", "--config", str(self.file), "--port", "0"),
+            cwd=ROOT,
+            env={**clean, "XDG_DATA_HOME": str(self.directory / "data"), **self._environment},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        self._reading = asyncio.create_task(self._read())
+        await self._listening.wait()
+        assert self.url, f"the proxy did not start: {self.lines}"
+        return self
+
+    async def _read(self) -> None:
+        assert self.process is not None and self.process.stderr is not None
+        async for raw in self.process.stderr:
+            try:
+                line = json.loads(raw)
+            except ValueError:
+                line = {"event": "text", "text": raw.decode(errors="replace").rstrip()}
+            self.lines.append(line)
+            if line.get("event") == "listening":
+                self.url = line["address"]
+                self._listening.set()
+        self._listening.set()
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to end, wait, and return its exit code."""
+        assert self.process is not None and self._reading is not None
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        code = await self.process.wait()
+        await self._reading
+        return code
+
+
+class InProcess:
+    """The gateway in this event loop, with a conversation and a store that the test chooses."""
+
+    def __init__(self, settings: Settings, conversations: Conversing, readiness: Readiness, key: str | None) -> None:
+        self.settings = settings
+        self.gateway = Gateway(settings, conversations, readiness, key)
+        self.url = ""
+
+    async def start(self) -> InProcess:
+        host, port = await self.gateway.start()
+        self.url = f"http://{host}:{port}"
+        return self
+
+    async def stop(self) -> None:
+        await self.gateway.close()
+
+
+class NoStore:
+    """A store that keeps nothing, for tests of HTTP alone."""
+
+    def __init__(self, ready: bool = True) -> None:
+        self.is_ready = ready
+
+    def ready(self) -> tuple[bool, str]:
+        return (True, "") if self.is_ready else (False, "the store is still opening")
+
+
+def settings(upstream: str, **sections: Any) -> Settings:
+    """Settings for a test: a free port, this provider, nothing on disk; `sections` override."""
+    given: dict[str, Any] = {"server": {"port": 0}, "upstream": {"base_url": upstream}, "store": {"uri": "memory://"}}
+    for name, values in sections.items():
+        given[name] = {**given[name], **values} if isinstance(values, dict) and name in given else values
+    return Settings(**given)
+
+
+def scratch() -> Path:
+    """A new directory under the system's temporary one."""
+    return Path(tempfile.mkdtemp(prefix="evidence-proxy-test-"))
