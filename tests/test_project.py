@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -12,8 +13,20 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from pydantic import BaseModel
 
 import proxy
+from proxy.compaction.outcome import Reason
+from proxy.settings import (
+    CompactionSettings,
+    EvidenceTable,
+    FieldNames,
+    PolicySettings,
+    ServerSettings,
+    StoreSettings,
+    TenantSettings,
+    UpstreamSettings,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -162,3 +175,46 @@ def test_every_path_in_the_readme_s_tree_is_there() -> None:
     named = re.findall(r"^    (\S+)  ", tree, re.MULTILINE)
     assert len(named) >= 10
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+SECTIONS: dict[str, type[BaseModel]] = {
+    "[server]": ServerSettings,
+    "[upstream]": UpstreamSettings,
+    "[compaction]": CompactionSettings,
+    "[policy]": PolicySettings,
+    "[store]": StoreSettings,
+    "[tenant]": TenantSettings,
+    "[[evidence]]": EvidenceTable,
+}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_reference_names_exactly_the_keys_that_there_are(section: str) -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    part = page.partition(f"## `{section}`\n")[2].partition("\n## ")[0]
+    told = re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)
+    fields = list(FieldNames.model_fields) if section == "[[evidence]]" else []
+    assert sorted(told) == sorted([*SECTIONS[section].model_fields, *fields])
+
+
+@pytest.mark.parametrize("section", [name for name in SECTIONS if name != "[[evidence]]"])
+def test_the_reference_tells_the_defaults_that_there_are(section: str) -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    part = page.partition(f"## `{section}`\n")[2].partition("\n## ")[0]
+    told = dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", part, re.MULTILINE))
+    for key, field in SECTIONS[section].model_fields.items():
+        if field.default is not None:
+            assert json.loads(told[key].strip("`")) == json.loads(json.dumps(field.default))
+        elif key != "data_dir":
+            assert told[key] == "none"
+
+
+def test_the_reference_tells_under_which_names_a_chunk_is_found() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    for key, field in FieldNames.model_fields.items():
+        assert f"| `{key}` | `{json.dumps(list(field.default))}` |" in page
+
+
+def test_the_readme_explains_every_reason() -> None:
+    table = (ROOT / "README.md").read_text().partition("| `reason` |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([a-z-]+)`(?:,| \|)", table)) == {str(reason) for reason in Reason}

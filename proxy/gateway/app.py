@@ -373,7 +373,7 @@ class Gateway:
         watch = _Watch(self, exchange, reply, self._limit)
         whole = False
         try:
-            lines = headers.down(reply.headers, facts.evidence)
+            lines = headers.down(reply.headers, facts.evidence, reply.length is not None)
             has_body = out.has_body(reply.status)
             if not has_body or reply.length == 0:
                 await watch.ended(True)

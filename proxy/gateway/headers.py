@@ -58,7 +58,8 @@ def up(headers: Headers, rewritten: bool, api_key: str | None) -> list[tuple[byt
     `rewritten` drops what described the body that came. An `api_key` takes the place of every credential that the
     client sent, so that what identifies a tenant here is never shown to the provider.
     """
-    dropped = _HOP | _OURS | _connection_options(headers) | {b"host", b"content-length"}
+    # Expect is answered at this hop: nobody here waits with the body.
+    dropped = _HOP | _OURS | _connection_options(headers) | {b"host", b"content-length", b"expect"}
     if rewritten:
         dropped |= _OF_THE_BODY
     if api_key is not None:
@@ -69,9 +70,12 @@ def up(headers: Headers, rewritten: bool, api_key: str | None) -> list[tuple[byt
     return lines
 
 
-def down(headers: Headers, evidence: str | None) -> list[tuple[bytes, bytes]]:
-    """The lines that go to the client, without Content-Length. `evidence` is the value of Evidence-Proxy, if any."""
-    dropped = _HOP | _connection_options(headers) | {b"content-length"}
+def down(headers: Headers, evidence: str | None, framed: bool) -> list[tuple[bytes, bytes]]:
+    """The lines that go to the client. `evidence` is the value of Evidence-Proxy, if any; Content-Length stays where
+    it stood if it frames the body (`framed`)."""
+    dropped = (_HOP | _connection_options(headers)) - {b"content-length"}
+    if not framed:
+        dropped |= {b"content-length"}
     if evidence is not None:
         dropped |= {EVIDENCE_PROXY.lower()}  # from a proxy behind this one; two would contradict each other
     lines = [line for line in headers if line[0].lower() not in dropped]

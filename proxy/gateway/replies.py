@@ -6,6 +6,9 @@ written by hand; the framing of the body and its backpressure are aiohttp's.
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,7 +63,8 @@ class Outgoing:
         lines = [b"HTTP/%d.%d %d %b" % (*version, status, reason)]
         lines += [b"%b: %b" % line for line in headers]
         if length is not None:
-            lines.append(b"Content-Length: %d" % length)
+            if not any(name.lower() == b"content-length" for name, _ in headers):
+                lines.append(b"Content-Length: %d" % length)
         elif self.has_body(status):
             if version >= HttpVersion11:
                 lines.append(b"Transfer-Encoding: chunked")
@@ -101,7 +105,7 @@ class Outgoing:
             if self._framed:
                 transport.close()  # what was relayed still arrives, and then the missing end shows
             else:
-                transport.abort()  # without framing only a reset tells a break from an end
+                _reset(transport)  # without framing only a reset tells a break from an end
         return Sent(self.status, keep_alive=False)
 
     async def answer(self, answer: Answer, headers: Sequence[tuple[bytes, bytes]] = ()) -> Sent:
@@ -110,6 +114,13 @@ class Outgoing:
         if self.has_body(answer.status):
             await self.write(answer.body)
         return await self.end()
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    socket_ = transport.get_extra_info("socket")
+    if socket_ is not None:
+        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 _REASONS = {

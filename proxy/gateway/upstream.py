@@ -104,7 +104,8 @@ class Reply:
     async def chunk(self) -> bytes:
         """The next piece of the body as the provider framed it, or b"" at the end. Raises `BrokenOff`."""
         try:
-            while not self._payload.at_eof():
+            # After a fault the payload says that it is at its end, too.
+            while self._payload.exception() is not None or not self._payload.at_eof():
                 data, boundary = await self._payload.readchunk()
                 if data or not boundary:
                     return data

@@ -101,8 +101,11 @@ class Door:
             await self._thread.run(lance.close())
 
     async def _enter(self) -> Lance | None:
-        closed = self._lance is None and self._opening is None
-        if closed and (time.monotonic() < self._empty_until or not await self.look()):
+        if self._lance is None and self._opening is None:
+            if time.monotonic() < self._empty_until or not await self.look():
+                return None
+        elif self._lance is None and self.held is False:
+            # A first record makes it be opened, which takes as long as an import. Nothing lies there to wait for.
             return None
         return await self.open()
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from proxy.wire.events import EventReader
 from proxy.wire.messages import Call, Reply
+from proxy.wire.side_reader import SideReader
 
 #: How each ending is spelled. A reply with any other ending (length, content_filter, ...) settles nothing.
 ANSWERED = frozenset({"stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete", "completed", "end"})
@@ -35,76 +35,23 @@ class _Choice:
         return Reply(text="".join(self.text), calls=calls, finish=self.finish)
 
 
-class ChatReplyReader:
-    """Feed it a reply's (decompressed) bytes; `finished()` once each choice that was asked for has ended.
+class ChatReplyReader(SideReader):
+    """Reads a chat completion with that many choices."""
 
-    It never raises: what it cannot read, it says nothing about. Text is kept up to `most_bytes`.
-    """
-
-    def __init__(self, choices: int = 1, most_bytes: int = 32 * 1024 * 1024) -> None:
+    def __init__(self, choices: int = 1) -> None:
+        super().__init__()
         self._wanted = choices
-        self._most = most_bytes
-        self._held = 0
-        self._events: EventReader | None = None
-        self._whole: list[bytes] | None = None
         self._choices: dict[int, _Choice] = {}
-        self._broken = False
 
-    def feed(self, chunk: bytes) -> None:
-        """The next bytes of the reply."""
-        if self._broken or not chunk:
-            return
-        try:
-            if self._events is None and self._whole is None:
-                start = chunk.lstrip()
-                if not start:
-                    return
-                # The first character tells a JSON reply from a stream, whatever the request asked for.
-                if start.startswith(b"{"):
-                    self._whole = []
-                else:
-                    self._events = EventReader(self._most)
-            if self._whole is not None:
-                self._hold(len(chunk))
-                self._whole.append(chunk)
-            elif self._events is not None:
-                for data in self._events.feed(chunk):
-                    self._event(data)
-        except Exception:  # whatever a provider may send: the relayed reply must not suffer from our reading it
-            self._broken = True
-
-    def close(self, complete: bool) -> None:
-        """The reply ended; `complete` says whether it did so by itself."""
-        if self._broken:
-            return
-        try:
-            if not complete:
-                # What a stream finished before it broke was relayed, and stands; a broken JSON body says nothing.
-                self._broken = self._whole is not None
-            elif self._whole is not None:
-                self._completion(orjson.loads(b"".join(self._whole)), "message")
-                self._whole = []
-            elif self._events is not None:
-                for data in self._events.close():
-                    self._event(data)
-        except Exception:
-            self._broken = True
-
-    def finished(self) -> bool:
-        """Whether every choice has ended."""
+    def _ended(self) -> bool:
         ended = sum(choice.finish is not None for choice in self._choices.values())
-        return not self._broken and ended >= max(self._wanted, len(self._choices)) > 0
+        return ended >= max(self._wanted, len(self._choices)) > 0
 
-    def replies(self) -> list[Reply]:
-        """The choices that ended, in order of their index; none where the stream reported an error."""
-        if self._broken:
-            return []
+    def _said(self) -> list[Reply]:
         return [self._choices[index].reply() for index in sorted(self._choices) if self._choices[index].finish]
 
-    def _hold(self, size: int) -> None:
-        self._held += size
-        if self._held > self._most:
-            raise ValueError("the reply is larger than what is read of one")
+    def _body(self, value: Any) -> None:
+        self._completion(value, "message")
 
     def _event(self, data: bytes) -> None:
         if data.startswith(b"{"):

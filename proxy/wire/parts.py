@@ -1,0 +1,98 @@
+"""Content parts, which both APIs spell alike but for a prefix: read, and written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from proxy.wire import spans
+from proxy.wire.bodies import json_text
+from proxy.wire.messages import LabelledPicture, Message, OtherPart, Part, Picture, Request, Span, Splice, Text
+
+_TEXTS = frozenset({"text", "input_text", "output_text"})
+_PICTURES = frozenset({"image_url", "input_image"})
+
+
+def read(content: object) -> tuple[tuple[Part, ...], bool]:
+    """The parts of a content, and whether it was a plain string (or nothing)."""
+    if content is None:
+        return (), True
+    if isinstance(content, str):
+        return (Text(content),), True
+    if isinstance(content, list):
+        return tuple(_part(value) for value in content), False
+    return (OtherPart(content),), False
+
+
+def _part(value: object) -> Part:
+    if isinstance(value, dict):
+        text, picture = value.get("text"), value.get("image_url")
+        if value.get("type") in _TEXTS and isinstance(text, str):
+            return Text(text)
+        if value.get("type") in _PICTURES:
+            url = picture.get("url") if isinstance(picture, dict) else picture
+            if isinstance(url, str):
+                return Picture(url)
+    elif isinstance(value, str):
+        return Text(value)
+    return OtherPart(value)
+
+
+def pictures(request: Request, message: Message, member: str) -> list[bytes]:
+    """The bytes of each picture part in the content that stands under `member`, in order."""
+    content = spans.member_span(request.body, message.span, member)
+    if content is None or message.plain:
+        return []
+    return [
+        request.body[span.start : span.end]
+        for span, part in zip(spans.element_spans(request.body, content), message.parts, strict=True)
+        if isinstance(part, Picture)
+    ]
+
+
+def replace(
+    request: Request, message: Message, member: str, text: str, added: Sequence[LabelledPicture], kind: str
+) -> Splice:
+    """Put a text, and pictures after it, in place of what stands under `member`; `kind` is a text part's type.
+
+    The content stays a string where it was one, unless pictures go with it. Raises ValueError where there is none.
+    """
+    span = spans.member_span(request.body, message.span, member)
+    if span is None:
+        raise ValueError(f'message {message.index} has no "{member}" to replace')
+    if message.plain and not added:
+        return Splice(span.start, span.end, json_text(text))
+    parts = [_text(text, kind, _cache_hint(request, span, message)), *labelled(added, kind)]
+    return Splice(span.start, span.end, b"[" + b",".join(parts) + b"]")
+
+
+def remove(request: Request, message: Message) -> Splice:
+    """Take a message out, with the comma before it. It must not be the first one."""
+    return Splice(request.messages[message.index - 1].span.end, message.span.end)
+
+
+def user_message(after: Message, added: Sequence[LabelledPicture], kind: str) -> Splice:
+    """A new user message of these pictures, after another message."""
+    at = after.span.end
+    return Splice(at, at, b',{"role":"user","content":[' + b",".join(labelled(added, kind)) + b"]}")
+
+
+def labelled(added: Sequence[LabelledPicture], kind: str) -> list[bytes]:
+    """Each picture's part after the text part of its label."""
+    return [part for picture in added for part in (_text(picture.label, kind), picture.part)]
+
+
+def _text(text: str, kind: str, cache_hint: bytes | None = None) -> bytes:
+    hint = b',"cache_control":' + cache_hint if cache_hint is not None else b""
+    return b'{"type":"' + kind.encode() + b'","text":' + json_text(text) + hint + b"}"
+
+
+def _cache_hint(request: Request, content: Span, message: Message) -> bytes | None:
+    """The last `cache_control` of a message's parts (JSON bytes), which gateways to other providers read."""
+    if message.plain or request.body.find(b'"cache_control"', content.start, content.end) < 0:
+        return None
+    hint: bytes | None = None
+    for part in spans.element_spans(request.body, content):
+        if request.body.startswith(b"{", part.start):
+            found = spans.member_span(request.body, part, "cache_control")
+            hint = request.body[found.start : found.end] if found is not None else hint
+    return hint

@@ -1,0 +1,92 @@
+"""What every reader of a relayed reply shares: a whole JSON body or a stream, in any cut, and never an error.
+
+The first character tells the one from the other, whatever the request asked for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import orjson
+
+from proxy.wire.events import EventReader
+from proxy.wire.messages import Reply
+
+
+class SideReader(ABC):
+    """Feed it a reply's (decompressed) bytes. What it cannot read, it says nothing about; it reads up to `most_bytes`."""
+
+    def __init__(self, most_bytes: int = 64 * 1024 * 1024) -> None:
+        self._most = most_bytes
+        self._held = 0
+        self._events: EventReader | None = None
+        self._whole: list[bytes] | None = None
+        self._broken = False
+
+    def feed(self, chunk: bytes) -> None:
+        """The next bytes of the reply."""
+        if self._broken or not chunk:
+            return
+        try:
+            if self._events is None and self._whole is None:
+                start = chunk.lstrip()
+                if not start:
+                    return
+                if start.startswith(b"{"):
+                    self._whole = []
+                else:
+                    self._events = EventReader(self._most)
+            if self._whole is not None:
+                self._hold(len(chunk))
+                self._whole.append(chunk)
+            elif self._events is not None:
+                for data in self._events.feed(chunk):
+                    self._event(data)
+        except Exception:  # whatever a provider may send: the relayed reply must not suffer from our reading it
+            self._broken = True
+
+    def close(self, complete: bool) -> None:
+        """The reply ended; `complete` says whether it did so by itself."""
+        if self._broken:
+            return
+        try:
+            if not complete:
+                # What a stream finished before it broke was relayed, and stands; a broken JSON body says nothing.
+                self._broken = self._whole is not None
+            elif self._whole is not None:
+                self._body(orjson.loads(b"".join(self._whole)))
+                self._whole = []
+            elif self._events is not None:
+                for data in self._events.close():
+                    self._event(data)
+        except Exception:
+            self._broken = True
+
+    def finished(self) -> bool:
+        """Whether every choice that was asked for has ended."""
+        return not self._broken and self._ended()
+
+    def replies(self) -> list[Reply]:
+        """The choices that ended; none where the reply could not be read or reported an error."""
+        return [] if self._broken else self._said()
+
+    def _hold(self, size: int) -> None:
+        """Count what is kept of a reply. Raises ValueError past the bound."""
+        self._held += size
+        if self._held > self._most:
+            raise ValueError(f"the reply is larger than the {self._most} bytes that are read of one")
+
+    @abstractmethod
+    def _body(self, value: Any) -> None:
+        """A whole reply, parsed."""
+
+    @abstractmethod
+    def _event(self, data: bytes) -> None:
+        """The data of one event of a stream."""
+
+    @abstractmethod
+    def _ended(self) -> bool: ...
+
+    @abstractmethod
+    def _said(self) -> list[Reply]: ...
