@@ -49,14 +49,17 @@ format: $(READY)
 proofs: $(READY)
 	@EVIDENCE_PROXY_PROOFS=full $(BIN)/python -m pytest -q -m proofs $(PYTEST_ARGS)
 
+# All of them, or one by its file's name: make bench BENCH=rewriting
 bench: $(READY)
-	@$(BIN)/python -m benchmarks
+	@for name in $(or $(BENCH),$(basename $(notdir $(wildcard benchmarks/[a-z]*.py)))); do \
+		$(BIN)/python -m benchmarks.$$name || exit 1; \
+	done
 
 $(READY): requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Evidence Proxy needs Python 3.11 or newer; $(PYTHON) is older. Name one: make PYTHON=python3.12"; exit 1; }
 	@echo "setting up $(VENV) from requirements-dev.lock ..."
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) install --require-hashes -r requirements-dev.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from proxy.compaction import wording
@@ -63,7 +64,7 @@ def cut(body: bytes) -> Cut:
     return Cut(
         head=body[:head],
         messages=[body[start:end] for start, end in places],
-        gaps=[body[end:start] for (_, end), (start, _) in zip(places, places[1:], strict=False)],
+        gaps=[body[end:start] for (_, end), (start, _) in pairwise(places)],
         tail=body[ends:],
     )
 

@@ -71,7 +71,9 @@ async def finds(store: RecordStore, *records: StoredRecord, fresh: bool = False)
 
 def in_a_new_process(script: str, *arguments: object) -> str:
     code = textwrap.dedent(script)
-    done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -221,7 +223,9 @@ def test_lancedb_is_imported_for_the_first_record_only_and_never_on_the_loop(tmp
     assert in_a_new_process(script, tmp_path / "data") == "[('lancedb', False), ('pyarrow', False)]"
 
 
-async def test_nothing_of_lancedb_runs_on_the_thread_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_of_lancedb_runs_on_the_thread_of_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     threads: dict[str, set[int]] = {}
 
     def watch(name: str) -> None:
@@ -378,7 +382,9 @@ async def test_damaged_data_is_an_error_with_a_reason_and_mends_without_a_restar
         assert await finds(store, one)
 
 
-async def test_a_place_that_cannot_be_written_is_an_error_with_a_reason_and_mends_without_a_restart(tmp_path: Path) -> None:
+async def test_a_place_that_cannot_be_written_is_an_error_with_a_reason_and_mends_without_a_restart(
+    tmp_path: Path,
+) -> None:
     data = tmp_path / "data"
     data.write_text("not a directory")
     async with opened(data) as store:

@@ -25,8 +25,8 @@ from proxy.demo.verdict import faults
 OPENING = """\
 [bold]Evidence Proxy, the demo.[/bold] Eight questions to an agent that searches a lighthouse's handbook.
 
-[bold]The provider is scripted[/bold]: a small server on 127.0.0.1 that answers by a script, in place of a model.
-No key and no network is used. Everything else is real: the proxy (a process of its own), the openai client, the
+[bold]The provider is scripted[/bold]: a small server on 127.0.0.1 that answers by a script, in place of a model. \
+No key and no network is used. Everything else is real: the proxy (a process of its own), the openai client, the \
 streaming, the search in LanceDB. Sizes are measured at both ends: from what the client sent to what the provider got.
 """
 
@@ -63,7 +63,9 @@ async def run(console: Console, folder: Path, count: TokenCount) -> list[Row]:
                             requests,
                         )
                     )
-                    live.update(report.table_of(rows, count.label), refresh=True)
+                    # Only as many rows as fit are shown until the end, or a small terminal would hide the newest.
+                    shown = rows[-report.rows_that_fit(console) :] if number < len(QUESTIONS) else rows
+                    live.update(report.table_of(shown, count.label), refresh=True)
     return rows
 
 
@@ -102,7 +104,7 @@ def main() -> int:
             console.print(f"  and {len(wrong) - 12} more")
         return 1
     console.print(
-        "Checked on the wire: the current question went up as it was sent, every passage cited so far stands in the\n"
+        "Checked on the wire: the current question went up as it was sent, every passage cited so far stands in the "
         "request once and whole, cited pictures came along and no others, the header's figures are the measured ones.\n"
     )
     console.print(CLOSING)

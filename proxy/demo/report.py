@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -37,6 +39,11 @@ def table_of(rows: list[Row], token_label: str) -> Table:
     return table
 
 
+def rows_that_fit(console: Console) -> int:
+    """How many rows a terminal of this height shows at once, at the most lines that a row may take."""
+    return max(1, (console.height - 8) // 7) if console.is_terminal else sys.maxsize
+
+
 def totals_of(rows: list[Row]) -> dict[str, int]:
     """Sums over all requests of all questions."""
     requests = [request for row in rows for request in row.requests]
@@ -53,7 +60,7 @@ def totals_of(rows: list[Row]) -> dict[str, int]:
 def closing_lines(rows: list[Row], token_label: str) -> list[str]:
     """The totals, and how the requests grew without and with the proxy."""
     totals = totals_of(rows)
-    without, with_it = [row.last.before for row in rows], [row.last.after for row in rows]
+    without, with_it = [row.first.before for row in rows], [row.first.after for row in rows]
     top = max(without)
     return [
         f"All {totals['requests']} requests together, {totals['compacted']} of them compacted:",
@@ -61,7 +68,7 @@ def closing_lines(rows: list[Row], token_label: str) -> list[str]:
         f"  tokens  {totals['tokens_before']:>9,} → {totals['tokens_after']:>9,}  "
         f"{_less(totals['tokens_before'], totals['tokens_after'])} ({token_label})",
         "",
-        "Size of each question's last request:",
+        "What the conversation carries along: the size of each question's first request.",
         f"  without the proxy  {_bars(without, top)}  {without[0]:>7,} → {without[-1]:>7,} bytes",
         f"  with the proxy     {_bars(with_it, top)}  {with_it[0]:>7,} → {with_it[-1]:>7,} bytes",
     ]

@@ -131,7 +131,7 @@ class _Watch:
         self._gateway = gateway
         self._exchange = exchange
         self._over = exchange is None
-        self._settled = False
+        self._settling: asyncio.Task[None] | None = None
         self._seen = True
         self._decoder: encodings.Decoder | None = None
         if exchange is not None and reply.status == 200:
@@ -155,7 +155,7 @@ class _Watch:
 
     def finishing(self) -> bool:
         """Whether the finish of a stream has been seen, and what it settles is still to be written down."""
-        if self._over or self._settled or self._decoder is None or self._exchange is None:
+        if self._over or self._settling is not None or self._decoder is None or self._exchange is None:
             return False
         try:
             return self._exchange.finished()
@@ -167,14 +167,16 @@ class _Watch:
     async def settle(self) -> None:
         """Write down what the finish settles. Only once the finish was relayed."""
         if self._exchange is not None:
-            self._settled = True
-            await self._gateway.surely(self._exchange.settle())
+            self._settling = self._gateway.begin(self._exchange.settle())
+            await asyncio.shield(self._settling)
 
     async def ended(self, complete: bool) -> None:
         """The reply's body is at its end or broke off. A reply that was not seen whole counts as broken off."""
         if self._over or self._exchange is None:
             return
         self._over = True
+        if self._settling is not None:
+            await asyncio.shield(self._settling)  # the client may have left meanwhile; one thing after the other
         await self._gateway.surely(self._exchange.ended(complete and self._seen))
 
 
@@ -237,10 +239,14 @@ class Gateway:
     async def surely(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` to its end even if this request is cancelled meanwhile: a client that has read its whole answer
         may hang up at once, and what the answer settled must not be lost for that. Faults are logged, not raised."""
+        await asyncio.shield(self.begin(work))
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start what `surely` waits for."""
         task = asyncio.create_task(_guarded(work))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
-        await asyncio.shield(task)
+        return task
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouched
@@ -26,8 +26,8 @@ from proxy.ledger.questions import Habits, follows_answer
 from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
-from proxy.wire import chat
-from proxy.wire.messages import NotJson, ReplyReader, splice
+from proxy.wire import chat, responses
+from proxy.wire.messages import Api, Message, NotJson, Reply, Request, Role, Span, Text, splice
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -44,6 +44,10 @@ _LARGE = 256 * 1024
 _MOST_CANDIDATES = 256
 _MOST_GIVEN = 50_000
 _MOST_PICTURES = 10_000
+#: Histories on the provider's side that later requests may name: whole transcripts, so fewer.
+_MOST_HISTORIES = 2_000
+
+_APIS: dict[str, Api] = {"chat": chat, "responses": responses}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What reading a request gave: either why it stays untouched, or its transcript and what to look up."""
+    """What reading a request gave: its transcript, and why it stays untouched if that is known already.
+
+    `evidence` are the ordinals of its evidence returns; `recordable` says whether its question can be written down.
+    """
 
     transcript: Transcript | None
     untouched: Reason | None
@@ -84,7 +91,6 @@ class _Read:
 class _Decision:
     outcome: Outcome
     boundary: Boundary
-    transcript: Transcript | None = None
     refuse: bool = False
 
 
@@ -102,33 +108,39 @@ class Conversations:
         self._store = store
         self._given: _Recent[bytes, Boundary] = _Recent(_MOST_GIVEN)
         self._decodes: _Recent[bytes, bool] = _Recent(_MOST_PICTURES)
+        self._histories: _Recent[tuple[bytes | None, str | None], tuple[Message, ...]] = _Recent(_MOST_HISTORIES)
 
     async def ask(self, asked: Asked) -> Exchange:
         """Decide what goes upstream for a request, and follow its reply."""
         if self._mode == "off" or asked.compaction_off:
             return Exchange(asked.body, Untouched(Reason.OFF))
-        if asked.api != "chat":
-            return Exchange(asked.body, Untouched(Reason.NO_EVIDENCE))
         large = len(asked.body) >= _LARGE
-        read = await _run(large, lambda: self._read(asked))
-        if read.transcript is None or read.untouched is not None:
+        tenant = tenant_digest(asked.credential) if asked.credential is not None else None
+        read = await _run(large, lambda: self._read(asked, tenant))
+        if read.transcript is None:
             return Exchange(asked.body, Untouched(read.untouched or Reason.NOT_JSON))
-        tenant = tenant_digest(asked.credential) if asked.credential is not None and read.transcript.users else None
-        known, trouble = await self._look_up(read.transcript, tenant, asked.question_id)
+        if not read.transcript.users:
+            tenant = None
+        known, trouble = await self._look_up(read, tenant, asked.question_id)
         decision = await _run(large, lambda: self._decide(asked, read, tenant, known, trouble))
         refusal = _refusal(decision.outcome) if decision.refuse else None
-        settle = None
-        if tenant is not None and read.recordable:
-            settle = _Settling(self, read.transcript, decision.boundary, tenant, asked.question_id, large)
-        return Exchange(asked.body, decision.outcome, refusal, settle)
+        after = None
+        if tenant is not None:
+            after = _Afterwards(self, read, decision.boundary, tenant, asked.question_id, large)
+        return Exchange(asked.body, decision.outcome, refusal, after)
 
     # Reading: pure, and long for large bodies.
 
-    def _read(self, asked: Asked) -> _Read:
+    def _read(self, asked: Asked, tenant: bytes | None) -> _Read:
         try:
-            request = chat.cut(asked.body)
+            request = _APIS[asked.api].cut(asked.body)
         except NotJson:
             return _Read(None, Reason.NOT_JSON)
+        untouched: Reason | None = None
+        whole = True
+        if request.history is not None:
+            untouched = Reason.SERVER_SIDE_HISTORY
+            request, whole = self._with_history(request, tenant)
         read = transcript.read(request)
         tables = {
             found.ordinal: table
@@ -136,16 +148,31 @@ class Conversations:
             if (table := table_of(self._tables, found.tool)) is not None and not is_retry_prompt(found.message.parts)
         }
         if not tables:
-            return _Read(read, Reason.NO_EVIDENCE)
+            return _Read(read, untouched or Reason.NO_EVIDENCE)
         if all(table.cite is None for table in tables.values()):
-            return _Read(read, Reason.NO_CITATIONS)
-        return _Read(read, None, frozenset(tables), recordable=True)
+            return _Read(read, untouched or Reason.NO_CITATIONS)
+        return _Read(read, untouched, frozenset(tables), recordable=whole)
+
+    def _with_history(self, request: Request, tenant: bytes | None) -> tuple[Request, bool]:
+        """The request with what this process saw of its history on the provider's side, and whether that is all of it.
+
+        Some clients send the history all the same: then theirs is taken.
+        """
+        if any(message.role is Role.ASSISTANT for message in request.messages):
+            return request, True
+        seen = self._histories.get((tenant, request.history)) if tenant is not None else None
+        if seen is None:
+            return request, False
+        together = (*seen, *request.messages)
+        messages = tuple(replace(message, index=index) for index, message in enumerate(together))
+        return replace(request, messages=messages), True
 
     async def _look_up(
-        self, read: Transcript, tenant: bytes | None, question_id: str | None
+        self, asked: _Read, tenant: bytes | None, question_id: str | None
     ) -> tuple[dict[bytes, list[Record]], Reason | None]:
         """The records under the openings of a transcript, as far back as an earlier request of this process reaches."""
-        if tenant is None:
+        read = asked.transcript
+        if tenant is None or read is None or not asked.recordable:
             return {}, None
         wanted: list[bytes] = []
         open_at = {opening.reply for opening in boundary.candidates(read, self._habits, question_id)}
@@ -183,17 +210,23 @@ class Conversations:
     ) -> _Decision:
         asked_of = read.transcript
         assert asked_of is not None
+        if not read.recordable:
+            return _Decision(Untouched(read.untouched or Reason.NO_EVIDENCE), Boundary())
         given: Callable[[bytes], Boundary | None] = (
             (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
         )
         found = boundary.find(asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id)
-        outcome = self._compact(asked, asked_of, found.record, trouble, read.evidence)
+        outcome: Outcome
+        if read.untouched is not None:
+            outcome = Untouched(read.untouched)
+        else:
+            outcome = self._compact(asked, asked_of, found.record, trouble, read.evidence)
         refuse = False
         if self._strict and isinstance(outcome, Untouched):
             refuse = self._refuses(asked_of, outcome.reason, read.evidence, given)
         if tenant is not None:
             self._given.put(_keyed(tenant, asked_of.shown), found)
-        return _Decision(outcome, found, asked_of, refuse)
+        return _Decision(outcome, found, refuse)
 
     def _compact(
         self, asked: Asked, read: Transcript, record: Record | None, trouble: Reason | None, evidence: frozenset[int]
@@ -245,11 +278,11 @@ class Conversations:
         return known
 
     def write_down(
-        self, read: Transcript, reply_reader: ReplyReader, found: Boundary, tenant: bytes, question_id: str | None
+        self, read: Transcript, replies: list[Reply], found: Boundary, tenant: bytes, question_id: str | None
     ) -> list[StoredRecord]:
         """The records of what a reply settled, one for each of its choices that settled anything."""
         rows = []
-        for reply in reply_reader.replies():
+        for reply in replies:
             if not settling.settles(reply, self._habits):
                 continue
             record = settling.settle(
@@ -265,39 +298,55 @@ class Conversations:
             rows.append(StoredRecord(key=key, tenant=tenant, reply=record.reply, payload=records.encode(record)))
         return rows
 
-    def add(self, rows: list[StoredRecord]) -> None:
+    def keep(self, rows: list[StoredRecord]) -> None:
+        """Findable in this process from now on, and soon on disk."""
         for row in rows:
             self._store.add(row)
 
+    def remember(self, tenant: bytes, history: str, read: Transcript, reply: Reply) -> None:
+        """What a later request refers to when it names this reply instead of carrying its history."""
+        said = Message(
+            index=0, role=Role.ASSISTANT, span=Span(0, 0), parts=(Text(reply.text),), plain=True, calls=reply.calls
+        )
+        self._histories.put((tenant, history), (*read.request.messages, said))
 
-class _Settling:
-    """What an exchange needs to settle its question."""
+
+class _Afterwards:
+    """What an exchange needs once its reply has ended."""
 
     def __init__(
         self,
         conversations: Conversations,
-        read: Transcript,
+        read: _Read,
         found: Boundary,
         tenant: bytes,
         question_id: str | None,
         large: bool,
     ) -> None:
+        assert read.transcript is not None
         self._conversations = conversations
-        self._transcript = read
+        self._transcript = read.transcript
+        self._recordable = read.recordable
         self._boundary = found
         self._tenant = tenant
         self._question_id = question_id
         self._large = large
-        self.reader = read.request.api.reader(read.request)
+        self.reader = read.transcript.request.api.reader(read.transcript.request)
 
     async def settle(self) -> None:
+        replies = self.reader.replies()
+        history = self.reader.continued_by()
+        if history is not None and replies:
+            self._conversations.remember(self._tenant, history, self._transcript, replies[0])
+        if not self._recordable:
+            return
         rows = await _run(
             self._large,
             lambda: self._conversations.write_down(
-                self._transcript, self.reader, self._boundary, self._tenant, self._question_id
+                self._transcript, replies, self._boundary, self._tenant, self._question_id
             ),
         )
-        self._conversations.add(rows)
+        self._conversations.keep(rows)
 
 
 class Exchange:
@@ -308,41 +357,41 @@ class Exchange:
     """
 
     def __init__(
-        self, body: bytes, outcome: Outcome, refusal: Refusal | None = None, settling: _Settling | None = None
+        self, body: bytes, outcome: Outcome, refusal: Refusal | None = None, after: _Afterwards | None = None
     ) -> None:
         self.body = outcome.body if isinstance(outcome, Compacted) else body
         self.outcome = outcome
         self.header = outcome.header()
         self.refusal = refusal
-        self._settling = settling
+        self._after = after
 
     def feed(self, chunk: bytes) -> None:
         """The next bytes of the reply, decompressed."""
-        if self._settling is not None:
-            self._settling.reader.feed(chunk)
+        if self._after is not None:
+            self._after.reader.feed(chunk)
 
     def finished(self) -> bool:
         """Whether the reply finished, and its question can be settled now."""
-        return self._settling is not None and self._settling.reader.finished()
+        return self._after is not None and self._after.reader.finished()
 
     async def settle(self) -> None:
         """Write down what the reply settled: once, however often it is called."""
-        settling, self._settling = self._settling, None
-        if settling is None:
+        after, self._after = self._after, None
+        if after is None:
             return
         try:
-            await settling.settle()
+            await after.settle()
         except Exception:
             log.exception("a question could not be settled; its evidence stays in later requests")
 
     async def ended(self, complete: bool) -> None:
         """The reply's body ended, or broke off: then what had not finished settles nothing."""
-        if self._settling is None:
+        if self._after is None:
             return
-        self._settling.reader.close(complete)
+        self._after.reader.close(complete)
         if complete and self.finished():
             await self.settle()
-        self._settling = None
+        self._after = None
 
 
 class _Recent(Generic[Key, Value]):

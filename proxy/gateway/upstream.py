@@ -100,6 +100,11 @@ class Reply:
         self._payload = payload
         self._connection = connection
         self._upload = upload
+        # aiohttp's parser forgets the payload when a later chunk is malformed: without this its reader would wait for
+        # ever for a connection that is closed.
+        self._lost = connection.protocol.closed if connection.protocol is not None else None
+        if self._lost is not None:
+            self._lost.add_done_callback(self._connection_lost)
 
     async def chunk(self) -> bytes:
         """The next piece of the body as the provider framed it, or b"" at the end. Raises `BrokenOff`."""
@@ -113,18 +118,30 @@ class Reply:
         except (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError, TimeoutError) as broken:
             raise BrokenOff from broken
 
+    def _connection_lost(self, lost: asyncio.Future[None]) -> None:
+        if not lost.cancelled():
+            lost.exception()  # seen; the payload has one of its own
+        if not self._payload.is_eof() and self._payload.exception() is None:
+            self._payload.set_exception(aiohttp.ClientPayloadError("the connection ended inside the reply"))
+
     def done(self) -> None:
         """The body was read to its end: the connection may serve another request, unless the upload still runs."""
         if self._upload is not None and not self._upload.done():
             self.close()
         else:
+            self._unwatch()
             self._connection.release()
 
     def close(self) -> None:
         """Stop asking at once: the connection goes, and with it the provider's work."""
         if self._upload is not None:
             self._upload.cancel()
+        self._unwatch()
         _abort(self._connection)
+
+    def _unwatch(self) -> None:
+        if self._lost is not None:
+            self._lost.remove_done_callback(self._connection_lost)
 
 
 class Upstream:

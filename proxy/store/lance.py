@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from proxy.store.place import RECORDS, SCHEMA, Place
+from proxy.store.place import RECORDS, SCHEMA, SECRET, Place
 from proxy.store.record import Entry, Found, StoreError
 from proxy.store.secret import SEAL_BYTES, StoreSecret, agreed_secret, is_absence, read_secret
 
@@ -61,9 +61,16 @@ class Lance:
                 read_consistency_interval=_SEES_OTHERS_AFTER,
                 session=lancedb.Session(_INDEX_CACHE_BYTES, _METADATA_CACHE_BYTES),
             )
-            await _check_schema(db, place)
-            secret, made_here = await agreed_secret(db, place)
+            # Created last, so the rest is there if it is. A store that lost a part is refused: a new secret would
+            # make its rows unfindable for good, perhaps while somebody is putting the old one back.
             records = await _open_table(db, RECORDS)
+            if records is not None and await _lacks_a_part(db):
+                raise StoreError(
+                    f"The record store in {place.shown} could not be opened: of its tables {RECORDS!r}, {SCHEMA!r} and "
+                    f"{SECRET!r} only the first is whole. Restore the others, move it away, or name another place."
+                )
+            await _reach_schema(db, place)
+            secret, made_here = await agreed_secret(db, place)
             if records is None:
                 if not made_here:
                     # Whoever made the secret is creating the table; creating it as well could hide its first rows.
@@ -108,6 +115,9 @@ class Lance:
         import pyarrow as pa
 
         with _told(self._place, "written"):
+            if not self._place.holds_secret():
+                # LanceDB would make a table of this one commit, which could not be opened again.
+                raise StoreError(f"The record store in {self._place.shown} could not be written: it was removed.")
             rows = []
             for (key, tenant, reply, payload), created in entries:
                 key, tenant = self._secret.key(key), self._secret.tenant(tenant)
@@ -185,7 +195,7 @@ async def _open_table(db: AsyncConnection, name: str) -> AsyncTable | None:
 
 
 async def _create(db: AsyncConnection, place: Place, name: str, schema: pa.Schema) -> AsyncTable:
-    """Create an empty table, or open it if another process was quicker."""
+    """Open a table, created empty if need be; another process may do the same at this moment."""
     table = await _open_table(db, name)
     if table is not None:
         return table
@@ -199,18 +209,16 @@ async def _create(db: AsyncConnection, place: Place, name: str, schema: pa.Schem
         return table
 
 
-async def _check_schema(db: AsyncConnection, place: Place) -> None:
+async def _lacks_a_part(db: AsyncConnection) -> bool:
+    return await _open_table(db, SCHEMA) is None or await read_secret(db) is None
+
+
+async def _reach_schema(db: AsyncConnection, place: Place) -> None:
+    """Bring the store to this program's schema version. StoreError if it is beyond that."""
     import pyarrow as pa
 
     shape = pa.schema([pa.field("version", pa.int32(), nullable=False)])
-    table = await _open_table(db, SCHEMA)
-    if table is None:
-        if await _open_table(db, RECORDS) is not None:
-            raise StoreError(
-                f"The record store in {place.shown} could not be opened: it has records, but nothing says of which "
-                "schema version. Restore what is missing, move it away, or name another place."
-            )
-        table = await _create(db, place, SCHEMA, shape)
+    table = await _create(db, place, SCHEMA, shape)
     reached = (await table.query().to_arrow()).column("version").to_pylist()
     if not reached:
         await table.add(pa.table([[SCHEMA_VERSION]], schema=shape))

@@ -68,6 +68,10 @@ class Place:
             raise PermissionError(f"this user may not write to {self.directory}")
         return held
 
+    def holds_secret(self) -> bool:
+        """Whether the store that lay here still does, as far as a look can tell."""
+        return self.directory is None or (self.directory / f"{SECRET}.lance").exists()
+
     def make_room(self, table: str) -> None:
         """Make a table's directory before LanceDB does: it would be readable by all, even if only for a moment."""
         if self.directory is not None:

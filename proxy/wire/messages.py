@@ -92,7 +92,9 @@ class Request:
     body: bytes
     messages: tuple[Message, ...]
     choices: int = 1
-    server_side_history: bool = False
+    history: str | None = None
+    """The id under which the provider keeps the history (a response's or a conversation's), where it does."""
+    in_conversation: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,9 @@ class ReplyReader(Protocol):
 
     def replies(self) -> list[Reply]:
         """The choices that ended."""
+
+    def continued_by(self) -> str | None:
+        """The id under which the provider keeps this reply with its history, where a later request may name it."""
 
 
 class LabelledPicture(NamedTuple):

@@ -73,7 +73,8 @@ def cut(body: bytes) -> Request:
         api=cast(Api, sys.modules[__name__]),
         body=body,
         messages=messages,
-        server_side_history=previous is not None or named is not None,
+        history=named or previous,
+        in_conversation=named is not None,
     )
 
 
@@ -84,7 +85,7 @@ def _named(value: object) -> str | None:
 
 def reader(request: Request) -> ResponsesReplyReader:
     """A reader for the reply to this request."""
-    return ResponsesReplyReader()
+    return ResponsesReplyReader(request.history if request.in_conversation else None)
 
 
 def _message(index: int, span: Span, fields: _Fields) -> Message:

@@ -27,12 +27,17 @@ CLIENT_CALLS = frozenset(
 
 
 class ResponsesReplyReader(SideReader):
-    """Reads a response; `response_id` is its id, once it was completed."""
+    """Reads a response. `conversation` is the id of the conversation that the request named, if it named one."""
 
-    def __init__(self) -> None:
+    def __init__(self, conversation: str | None = None) -> None:
         super().__init__()
         self._reply: Reply | None = None
-        self.response_id: str | None = None
+        self._id: str | None = None
+        self._conversation = conversation
+
+    def continued_by(self) -> str | None:
+        """The conversation's id, or else the response's own."""
+        return self._conversation or self._id
 
     def _ended(self) -> bool:
         return self._reply is not None
@@ -69,7 +74,7 @@ class ResponsesReplyReader(SideReader):
                     )
                 )
         identity = response.get("id")
-        self.response_id = identity if isinstance(identity, str) else None
+        self._id = identity if isinstance(identity, str) else None
         self._reply = Reply(text="".join(texts), calls=tuple(calls), finish="tool_calls" if calls else "stop")
 
 

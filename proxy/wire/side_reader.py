@@ -15,7 +15,7 @@ from proxy.wire.messages import Reply
 
 
 class SideReader(ABC):
-    """Feed it a reply's (decompressed) bytes. What it cannot read, it says nothing about; it reads up to `most_bytes`."""
+    """Feed it a reply's (decompressed) bytes. It keeps up to `most_bytes`, and is silent on what it cannot read."""
 
     def __init__(self, most_bytes: int = 64 * 1024 * 1024) -> None:
         self._most = most_bytes
@@ -70,6 +70,10 @@ class SideReader(ABC):
     def replies(self) -> list[Reply]:
         """The choices that ended; none where the reply could not be read or reported an error."""
         return [] if self._broken else self._said()
+
+    def continued_by(self) -> str | None:
+        """The id under which the provider keeps this reply with its history; None where it does not."""
+        return None
 
     def _hold(self, size: int) -> None:
         """Count what is kept of a reply. Raises ValueError past the bound."""
