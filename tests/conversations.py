@@ -47,9 +47,6 @@ NOT_YET: frozenset[str] = frozenset(
     {
         "ids as they stand in an output",
         "outputs that were seen",
-        "ids in thoughts",
-        "evidence that nobody can cite first",
-        "asked anew",
     }
 )
 
@@ -461,8 +458,7 @@ class Player:
             exchange = await self.ask(voice, history)
         calls = [self.call(voice, history) for _ in range(1 + self.dice.below(3))]
         ids = self.call_ids(voice, history, len(calls))
-        thought = "<think>hm</think>Looking." if "ids in thoughts" in NOT_YET else "<think>hm [w1]</think>Looking."
-        words = ("", "Let me look.", thought)[self.dice.below(3)]
+        words = ("", "Let me look.", "<think>hm [w1]</think>Looking.")[self.dice.below(3)]
         called = [
             {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call_id, call in zip(ids, calls, strict=True)
@@ -715,7 +711,7 @@ class Player:
             written = [f"[{chunk_id}]" for _, chunk_id in cited]
             text += " See " + (" ".join(written) if self.dice.below(2) else f"[{', '.join(i for _, i in cited)}]")
         if self.rarely(8):
-            text = ("<think>why</think>" if "ids in thoughts" in NOT_YET else "<think>why [w0]</think>") + text
+            text = "<think>why [w0]</think>" + text
         return text, tuple(cited)
 
     async def side(self, voice: Voice, history: History) -> None:

@@ -179,7 +179,7 @@ class CitedDoc:
     first: tuple[int, int, int]
     shown_times: int
     unclear: bool = False
-    far: bool = False  # cited where it was not shown: after an interruption, or in a later question
+    far: bool = False  # cited in a question that did not show it, and before which nobody had cited it
 
 
 @dataclass
@@ -301,9 +301,9 @@ class _Walk:
             resolved = [self.cite(now, cited, reply, stretch, table, name) for name in ids]
             now.found.append((reply, table, not ids or any(resolved)))
         for key, docs in cited.items():
-            self.truth.cited[key] = CitedDoc(
-                list(dict.fromkeys(docs)), number, self.first(key), self.times[key], key in self.far
-            )
+            whose = list(dict.fromkeys(docs))
+            self.truth.cited[key] = CitedDoc(whose, number, self.first(key), self.times[key])
+            self.truth.cited[key].far, self.truth.cited[key].unclear = key in self.far, key in self.unclear
         self.truth.questions += 1
         self.questions.append(_Question())
 
@@ -501,9 +501,9 @@ def _nothing_lost(
     forwarded = [text for raw in went.messages for text in texts_of(raw)]
     capsule_text = parts_of(verdict.replaced[capsule])[0][1] if capsule is not None else ""
     for entry in truth.cited.values():
-        if entry.far and (
-            "what only stands here first" in NOT_YET or player.harmed or truth.interrupted or entry.docs[0].id.isdigit()
-        ):
+        if entry.unclear:
+            continue
+        if entry.far and (player.harmed or truth.interrupted or entry.docs[0].id.isdigit()):
             continue
         for doc in entry.docs:
             if any(doc.content in text for text in forwarded):
@@ -578,8 +578,7 @@ def _figures(
     assert (figures["before"], figures["after"]) == (len(body), len(exchange.body)), exchange.header
     assert figures["receipts"] == len(verdict.replaced) - (capsule is not None), exchange.header
     assert (figures["capsule"] > 0) == (capsule is not None), exchange.header
-    uncitable_first = "evidence that nobody can cite first" in NOT_YET and any(t.cite is None for t in player.setup)
-    if not player.harmed and not truth.interrupted and truth.earliest == truth.current and not uncitable_first:
+    if not player.harmed and not truth.interrupted and truth.earliest == truth.current:
         assert figures["question"] == truth.questions + 1, (
             f"question: {truth.questions + 1} is right: {exchange.header}"
         )
@@ -642,8 +641,6 @@ def _stable(player: Player, voice: Voice, history: History, body: bytes, exchang
         if (sent.process, sent.tenant) != (player.process, voice.tenant) or not start < size <= len(history):
             continue
         if history[:size] != sent.history:
-            continue
-        if "asked anew" in NOT_YET and player.harmed and (size == len(history) or history[size].role == "user"):
             continue
         came = _until_last_message(sent.body)
         if body.startswith(came):

@@ -192,11 +192,13 @@ class _Question:
 
     def _resolved(self, cite: _Cite, resolver: Resolver) -> list[Resolved]:
         if not cite.inline:
-            exact = [one for text in cite.perhaps if (one := resolver.exact(text.strip(), cite.reply)) is not None]
+            exact = [one for text in cite.perhaps if (one := resolver.exact([text.strip()], cite.reply)) is not None]
             return [one for text in cite.written for one in resolver.resolve(text, cite.reply)] + exact
         found: list[Resolved] = []
         for inner in (*cite.written, *cite.perhaps):
-            named = [one for option in citing.ids_in(inner) if (one := resolver.exact(option, cite.reply)) is not None]
+            named = [
+                one for option in citing.ids_in(inner) if (one := resolver.exact([option], cite.reply)) is not None
+            ]
             if not named and inner in cite.written and not any(map(str.isspace, inner)):
                 standing = resolver.standing(inner)
                 named = [standing] if standing is not None else []
