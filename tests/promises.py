@@ -179,7 +179,7 @@ class CitedDoc:
     first: tuple[int, int, int]
     shown_times: int
     unclear: bool = False
-    far: bool = False  # cited in a question that did not show it, and before which nobody had cited it
+    far: bool = False  # cited where it had not been shown: before an interruption, or in an older question
 
 
 @dataclass
@@ -314,10 +314,12 @@ class _Walk:
         mine = [s for s in now.shown if (s.doc.table, s.doc.id) == (table, name)]
         same = [s for s in mine if s.stretch == stretch]
         seen = [s for s in mine if s.reply < reply]
-        for scope in ([s for s in same if s.reply < reply], seen, same, mine):
+        for near, scope in enumerate(([s for s in same if s.reply < reply], seen, same, mine)):
             chunks = [s.doc for s in scope if not s.doc.whole] or [s.doc for s in scope]
             for doc in chunks:
                 cited.setdefault(identity(doc), []).append(doc)
+                if near:
+                    self.far.add(identity(doc))
                 if "outputs that were seen" in NOT_YET and len({s.doc.whole for s in mine}) > 1:
                     self.unclear.add(identity(doc))
             if chunks:
@@ -586,7 +588,7 @@ def _figures(
 
 def _fates_kept(truth: Truth, verdict: Verdict, exchange: Exchange) -> None:
     """Promise 5: every earlier return that is accounted for was replaced."""
-    if truth.earliest != truth.current:
+    if truth.earliest != truth.current or truth.interrupted:
         return
     for index, fate in truth.fates.items():
         if fate.replaced is True:
@@ -661,7 +663,9 @@ async def _elsewhere(player: Player, voice: Voice, history: History, body: bytes
     kind = len(player.sent) % 4
     if not player.in_process:
         return
-    if kind == 1 and not player.harmed and not voice.names_questions:
+    # Where a question was interrupted, this process knows more than its neighbour: which stretches are one question.
+    interrupted = truth_of(history, player.setup, player.closed).interrupted
+    if kind == 1 and not player.harmed and not voice.names_questions and not interrupted:
         other = Conversations(player.settings, player.store.elsewhere())  # type: ignore[arg-type]
         again = await other.ask(Asked(body, voice.tenant))
         assert again.body == exchange.body, f"promise 7: another process sends other bytes ({again.header})"
