@@ -93,7 +93,7 @@ class CompactionSettings(Section):
     """Whether and how earlier evidence is replaced."""
 
     mode: Literal["on", "observe", "off"] = "on"
-    layout: Literal["single"] = "single"
+    layout: Literal["single", "append"] = "single"
     strict: bool = False
 
 
@@ -272,7 +272,6 @@ Key = tuple[str | int, ...]
 
 # What a value of a later version is called today. The lists above do not hold it, so it is refused; this says why.
 _LATER: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("compaction", "layout"): ("append",),
     ("policy", "mode"): ("record", "enforce"),
     ("evidence", "format"): ("tagged",),
 }

@@ -50,9 +50,11 @@ def pictures(request: Request, message: Message, member: str) -> list[bytes]:
 
 
 def replace(
-    request: Request, message: Message, member: str, text: str, added: Sequence[LabelledPicture], kind: str
+    request: Request, message: Message, member: str, text: str, added: Sequence[LabelledPicture | str], kind: str
 ) -> Splice:
-    """Put a text, and pictures after it, in place of what stands under `member`; `kind` is a text part's type.
+    """Put a text, and pictures (with texts between them) after it, in place of what stands under `member`.
+
+    `kind` is a text part's type.
 
     The content stays a string where it was one, unless pictures go with it. Raises ValueError where there is none.
     """
@@ -76,9 +78,13 @@ def user_message(after: Message, added: Sequence[LabelledPicture], kind: str) ->
     return Splice(at, at, b',{"role":"user","content":[' + b",".join(labelled(added, kind)) + b"]}")
 
 
-def labelled(added: Sequence[LabelledPicture], kind: str) -> list[bytes]:
-    """Each picture's part after the text part of its label."""
-    return [part for picture in added for part in (_text(picture.label, kind), picture.part)]
+def labelled(added: Sequence[LabelledPicture | str], kind: str) -> list[bytes]:
+    """Each picture's part after the text part of its label; texts as parts of their own."""
+    return [
+        part
+        for one in added
+        for part in ([_text(one, kind)] if isinstance(one, str) else [_text(one.label, kind), one.part])
+    ]
 
 
 def _text(text: str, kind: str, cache_hint: bytes | None = None) -> bytes:
