@@ -252,7 +252,6 @@ class _Question:
                 places=tuple(places),
                 pictures=tuple(place for place in entry.pictures if _drawing(place) not in drawn),
             )
-            standing.update(_contents(entry))
             # Nothing is written where there is nothing new to say, and no place of this question's own to say it.
             if places:
                 chunks.append(entry)
