@@ -54,8 +54,7 @@ def replace(
 ) -> Splice:
     """Put a text, and pictures (with texts between them) after it, in place of what stands under `member`.
 
-    `kind` is a text part's type.
-
+    `kind` is a text part's type. A cache hint stays with the message that carried it: a picture brings none along.
     The content stays a string where it was one, unless pictures go with it. Raises ValueError where there is none.
     """
     span = spans.member_span(request.body, message.span, member)
@@ -63,7 +62,9 @@ def replace(
         raise ValueError(f'message {message.index} has no "{member}" to replace')
     if message.plain and not added:
         return Splice(span.start, span.end, json_text(text))
-    parts = [_text(text, kind, _cache_hint(request, span, message)), *labelled(added, kind)]
+    # Providers refuse more than a few hints: what the picture's own message keeps must not stand here, too.
+    bare = [one if isinstance(one, str) else LabelledPicture(one.label, _without_hint(one.part)) for one in added]
+    parts = [_text(text, kind, _cache_hint(request, span, message)), *labelled(bare, kind)]
     return Splice(span.start, span.end, b"[" + b",".join(parts) + b"]")
 
 
@@ -90,6 +91,16 @@ def labelled(added: Sequence[LabelledPicture | str], kind: str) -> list[bytes]:
 def _text(text: str, kind: str, cache_hint: bytes | None = None) -> bytes:
     hint = b',"cache_control":' + cache_hint if cache_hint is not None else b""
     return b'{"type":"' + kind.encode() + b'","text":' + json_text(text) + hint + b"}"
+
+
+def _without_hint(part: bytes) -> bytes:
+    """A part's bytes without its `cache_control`."""
+    hint = spans.member_span(part, Span(0, len(part)), "cache_control") if b'"cache_control"' in part else None
+    key = part.rfind(b'"cache_control"', 0, hint.start) if hint is not None else -1
+    if hint is None or key < 0:
+        return part
+    before, after = part[:key].rstrip(), part[hint.end :].lstrip()
+    return before[:-1] + after if before.endswith(b",") else before + after.removeprefix(b",").lstrip()
 
 
 def _cache_hint(request: Request, content: Span, message: Message) -> bytes | None:
