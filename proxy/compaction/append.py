@@ -12,6 +12,7 @@ from collections.abc import Callable
 from proxy.compaction import capsule, wording
 from proxy.compaction.capsule import Capsule, Entry, Pictures
 from proxy.compaction.replacing import Replaced, Rewrite
+from proxy.evidence.citing import SHORTEST_BEGINNING
 from proxy.evidence.tables import Tables
 from proxy.ledger.records import Record, Writing
 from proxy.ledger.transcript import Transcript
@@ -99,7 +100,7 @@ def _written(
         empty = wording.RECEIPT if is_own else wording.ADDED_LATER
         pieces.insert(0, (wording.APPENDED if is_own else wording.ADDED_LATER) if pieces else empty)
         for chunk in (*writing.chunks, *writing.again):
-            above.setdefault(chunk.id[:_BEGINNING], set()).add(chunk.id)
+            above.setdefault(chunk.id[:SHORTEST_BEGINNING], set()).add(chunk.id)
         if is_own and (short := [name for chunk_id in dict.fromkeys(named) if (name := _short(chunk_id, above))]):
             pieces.append(wording.still_above(short))
         taken = tuple(pictures.take())
@@ -110,8 +111,6 @@ def _written(
     return carried, chunks
 
 
-#: How much of an id that is too long to repeat is enough to find it above. Six digits of a UUID are up to 7 tokens.
-_BEGINNING = 6
 _MOST_TOKENS = 7
 _PIECE = re.compile(r"[A-Z]*[a-z]+|[A-Z]+|[0-9]{1,3}|.", re.DOTALL)
 
@@ -120,7 +119,7 @@ def _short(chunk_id: str, above: dict[str, set[str]]) -> str | None:
     """How to name a chunk that stands above: by its id or the beginning of a long one; None where that is unclear."""
     if _tokens(chunk_id) <= _MOST_TOKENS:
         return f"[{chunk_id}]"
-    return f"[{chunk_id[:_BEGINNING]}…]" if above.get(chunk_id[:_BEGINNING]) == {chunk_id} else None
+    return f"[{chunk_id[:SHORTEST_BEGINNING]}…]" if above.get(chunk_id[:SHORTEST_BEGINNING]) == {chunk_id} else None
 
 
 def _tokens(text: str) -> int:
