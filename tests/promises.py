@@ -178,6 +178,7 @@ class CitedDoc:
     group: int
     first: tuple[int, int, int]
     shown_times: int
+    unclear: bool = False
     far: bool = False  # cited where it was not shown: after an interruption, or in a later question
 
 
@@ -249,6 +250,7 @@ class _Walk:
                 reply += 1
                 ended, answered = message.closes, not message.calls
                 ambiguous = answered and tuple(m.raw for m in self.history[:index]) in self.closed
+                now.wrong = now.wrong or message.wrong
                 now.brackets = now.brackets or "[" in message.raw[1:].split('"tool_calls"')[0]
                 for table in dict.fromkeys(where for where, _ in message.inline):
                     now.cites.append(
@@ -288,13 +290,13 @@ class _Walk:
             for table in self.setup:
                 if table.cite == message.cites[0]:
                     now.cites.append((reply, stretch, table.name, message.cites[1]))
-        now.wrong = now.wrong or message.wrong
 
     def close(self) -> None:
         """The question is over: now its citations count."""
         now, number = self.questions[-1], self.truth.questions
         cited: dict[Key, list[Doc]] = {}
         self.far = set[Key]()
+        self.unclear = set[Key]()
         for reply, stretch, table, ids in now.cites:
             resolved = [self.cite(now, cited, reply, stretch, table, name) for name in ids]
             now.found.append((reply, table, not ids or any(resolved)))
@@ -308,16 +310,16 @@ class _Walk:
     def cite(
         self, now: _Question, cited: dict[Key, list[Doc]], reply: int, stretch: int, table: str, name: str
     ) -> bool:
-        """This question's own first, those that had been seen before the later ones; else cited before; else earlier."""
+        """This question's own first, seen ones before later ones; else what was cited before; else what is older."""
         mine = [s for s in now.shown if (s.doc.table, s.doc.id) == (table, name)]
         same = [s for s in mine if s.stretch == stretch]
         seen = [s for s in mine if s.reply < reply]
-        for near, scope in enumerate(([s for s in same if s.reply < reply], seen, same, mine)):
+        for scope in ([s for s in same if s.reply < reply], seen, same, mine):
             chunks = [s.doc for s in scope if not s.doc.whole] or [s.doc for s in scope]
             for doc in chunks:
                 cited.setdefault(identity(doc), []).append(doc)
-                if near and "cited over an interruption" in NOT_YET:
-                    self.far.add(identity(doc))
+                if "outputs that were seen" in NOT_YET and len({s.doc.whole for s in mine}) > 1:
+                    self.unclear.add(identity(doc))
             if chunks:
                 return True
         before = [key for key in self.truth.cited if (key[0], key[2]) == (table, name)]
@@ -339,8 +341,10 @@ class _Walk:
         tables = {table.name: table for table in self.setup}
         for index, _, name, has_ids, readable in question.returns:
             table = tables[name]
-            newest = max(reply for _, reply, where, _, _ in question.returns if where == name)
-            declared = any(declares for reply, where, declares in question.found if where == name and reply > newest)
+            # Tables that are cited in one way share what is cited: a call declares for all of them.
+            way = {other.name for other in self.setup if other.cite == table.cite}
+            newest = max(reply for _, reply, where, _, _ in question.returns if where in way)
+            declared = any(declares for reply, where, declares in question.found if where in way and reply > newest)
             fate: bool | None
             if current or table.cite is None:
                 fate = False
@@ -350,7 +354,7 @@ class _Walk:
                 fate = False
             elif declared or table.undeclared == "receipt":
                 fate = None if question.interrupted else True
-            elif question.interrupted and (question.brackets or any(where == name for _, where, _ in question.found)):
+            elif question.interrupted and (question.brackets or any(where in way for _, where, _ in question.found)):
                 fate = None
             else:
                 fate = False
@@ -375,12 +379,12 @@ class Verdict:
     inserted: str | None = None
 
 
-def judge(player: Player, voice: Voice, history: History, body: bytes, exchange: Exchange) -> None:
+async def judge(player: Player, voice: Voice, history: History, body: bytes, exchange: Exchange) -> None:
     """Check every promise on one request; raises Broken with the transcript."""
     try:
         verdict = _judge(player, voice, history, body, exchange)
         _stable(player, voice, history, body, exchange, verdict)
-        _elsewhere(player, voice, history, body, exchange)
+        await _elsewhere(player, voice, history, body, exchange)
     except Broken:
         raise
     except AssertionError as error:
@@ -402,7 +406,7 @@ def _judge(player: Player, voice: Voice, history: History, body: bytes, exchange
     _figures(player, truth, verdict, body, exchange, capsule)
     if not player.harmed and not voice.pen.drops_text:
         _fates_kept(truth, verdict, exchange)
-        _arranged(player, truth, verdict, capsule)
+        _arranged(player, history, truth, verdict, capsule)
     return verdict
 
 
@@ -590,9 +594,9 @@ def _fates_kept(truth: Truth, verdict: Verdict, exchange: Exchange) -> None:
             assert index in verdict.replaced, f"promise 5: message {index} is of an earlier question, and stayed"
 
 
-def _arranged(player: Player, truth: Truth, verdict: Verdict, capsule: int | None) -> None:
+def _arranged(player: Player, history: History, truth: Truth, verdict: Verdict, capsule: int | None) -> None:
     """Promise 8: whole, exact, once; newest group first; in a group by first appearance, haiku's by id."""
-    if capsule is None or truth.interrupted or truth.earliest != truth.current:
+    if capsule is None or truth.interrupted or truth.earliest != truth.current or player.incomplete:
         return
     text = parts_of(verdict.replaced[capsule])[0][1]
     haiku = {table.name for table in player.setup if table.format == "haiku"}
@@ -623,8 +627,8 @@ def _arranged(player: Player, truth: Truth, verdict: Verdict, capsule: int | Non
                 first.first[0] != second.first[0] or first.first[1] == second.first[1]
             ):
                 assert first.first < second.first, f"promise 8: [{two.id}] appeared before [{one.id}]"
-    if player.incomplete:
-        return  # what a call without a return cited is kept, too
+    if any(not message.readable for message in history):
+        return
     tokens = set(re.findall(r"<\w+\.\w+\.\w+>", text))
     wanted = {doc.token for entry in truth.cited.values() for doc in entry.docs}
     assert tokens <= wanted, f"the capsule holds what nobody cited: {tokens - wanted}"
@@ -655,31 +659,20 @@ def _until_last_message(body: bytes) -> bytes:
     return body[: len(body) - len(whole.tail.encode("utf-8", "surrogatepass"))]
 
 
-def _elsewhere(player: Player, voice: Voice, history: History, body: bytes, exchange: Exchange) -> None:
+async def _elsewhere(player: Player, voice: Voice, history: History, body: bytes, exchange: Exchange) -> None:
     """Promises 7 and 9: another process with the same store sends the same bytes, another tenant sees none of it."""
     kind = len(player.sent) % 4
     if not player.in_process:
         return
     if kind == 1 and not player.harmed and not voice.names_questions:
         other = Conversations(player.settings, player.store.elsewhere())  # type: ignore[arg-type]
-        again = run_now(other, Asked(body, voice.tenant))
+        again = await other.ask(Asked(body, voice.tenant))
         assert again.body == exchange.body, f"promise 7: another process sends other bytes ({again.header})"
         assert again.header == exchange.header, (again.header, exchange.header)
     elif kind == 2:
         for stranger in ("a stranger", None):
-            again = run_now(player.conversations, Asked(body, stranger))
+            again = await player.conversations.ask(Asked(body, stranger))
             assert again.body is body, f"promise 9: {stranger or 'nobody'} got a rewrite: {again.header}"
-
-
-def run_now(conversations: Conversations, asked: Asked) -> Exchange:
-    """Ask without leaving the judge: nothing here ever waits, so one step of the coroutine is all of it."""
-    work = conversations.ask(asked)
-    try:
-        work.send(None)
-    except StopIteration as done:
-        exchange: Exchange = done.value
-        return exchange
-    raise AssertionError("asking waited for something")
 
 
 # What a reader sees of a failure.

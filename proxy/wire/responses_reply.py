@@ -39,7 +39,7 @@ class ResponsesReplyReader(SideReader):
         """The conversation's id, or else the response's own."""
         return self._conversation or self._id
 
-    def _ended(self) -> bool:
+    def _ended(self, over: bool) -> bool:
         return self._reply is not None
 
     def _said(self) -> list[Reply]:
