@@ -95,7 +95,7 @@ class CompactionSettings(Section):
     """Whether and how earlier evidence is replaced."""
 
     mode: Literal["on", "observe", "off"] = "on"
-    layout: Literal["single"] = "single"
+    layout: Literal["single", "append"] = "single"
     strict: bool = False
 
 
@@ -274,7 +274,6 @@ Key = tuple[str | int, ...]
 
 # What a value of a later version is called today. The lists above do not hold it, so it is refused; this says why.
 _LATER: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("compaction", "layout"): ("append",),
     ("policy", "mode"): ("record", "enforce"),
     ("evidence", "format"): ("tagged",),
 }

@@ -129,9 +129,9 @@ def picture_parts(request: Request, message: Message) -> list[bytes]:
     return parts.pictures(request, message, _member(message))
 
 
-def replace_content(request: Request, message: Message, text: str, pictures: Sequence[LabelledPicture]) -> Splice:
-    """Put a text, and pictures after it, in place of a call's output; the item's other fields stay as they are."""
-    return parts.replace(request, message, _member(message), text, pictures, "input_text")
+def replace_content(request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str]) -> Splice:
+    """Put a text, and what is added after it, in place of a call's output; the item's other fields stay."""
+    return parts.replace(request, message, _member(message), text, added, "input_text")
 
 
 def remove_message(request: Request, message: Message) -> Splice:
