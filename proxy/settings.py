@@ -165,9 +165,9 @@ class TenantSettings(Section):
 class FieldNames(Section):
     """Under which names `auto` looks for the parts of a chunk, the first that is there wins."""
 
-    id: Names = ("chunk_id", "chunkId", "id", "_id", "node_id", "doc_id")
+    id: Names = ("chunk_id", "chunkId", "id", "_id", "node_id", "doc_id", "file_id")
     content: Names = ("content", "text", "page_content", "snippet", "body")
-    title: Names = ("title", "document_title", "name")
+    title: Names = ("title", "document_title", "name", "filename")
     uri: Names = ("url", "uri", "document_uri", "source", "link", "path")
     collection: Names = ("collection",)
     headings: Names = ("headings",)

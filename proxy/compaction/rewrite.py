@@ -83,8 +83,11 @@ def _carry(transcript: Transcript, carrier: Return, built: Capsule) -> list[Spli
             parts[message.index] = request.api.picture_parts(request, message)
         return LabelledPicture(again.label, parts[message.index][place.nth])
 
-    inside = [labelled(again) for again in built.pictures if not again.place.in_user]
-    after = [labelled(again) for again in built.pictures if again.place.in_user]
+    def is_inside(again: PictureAgain) -> bool:
+        return not again.place.in_user and not carrier.message.only_text
+
+    inside = [labelled(again) for again in built.pictures if is_inside(again)]
+    after = [labelled(again) for again in built.pictures if not is_inside(again)]
     splices = [request.api.replace_content(request, carrier.message, built.text, inside)]
     if after:
         group = next(step for step in transcript.replies if any(found is carrier for found in step.returns))

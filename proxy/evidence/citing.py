@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import unquote
 
 from rapidfuzz.distance import Levenshtein
 
@@ -20,6 +21,8 @@ _RANDOM = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}|[0-9a-f]{24
 _WRAPPING = " \t\r\n\"'`“”‘’[](){}<>【】,;"
 _ID_KEY = re.compile(r"(?:^|_)(?:ids?|chunks?|cit(?:e|es|ed|ations?)|sources?|references?|refs?)$|Ids?$", re.IGNORECASE)
 _BRACKETED = re.compile(r"\[([^\[\]\n]{1,400})\]|【([^【】\n]{1,400})】")
+
+_CITED_BY = re.compile(r"(?<=[?&])utm_source=openai(?:&|\Z)")
 
 
 def cited_ids(arguments: str) -> list[str] | None:
@@ -88,6 +91,21 @@ def inline_ids(text: str, known: Iterable[str]) -> list[str]:
                 if name in wanted:
                     found[name] = None
     return list(found)
+
+
+def same_source(named: str, name: str) -> bool:
+    """Whether a citation that names a file or an address means the source that a return called `name`.
+
+    Addresses come back with a fragment or a mark of who cited them; files without their folders.
+    """
+    if named == name or _address(named) == _address(name):
+        return True
+    return "/" not in named and named == unquote(_address(name).rpartition("/")[2])
+
+
+def _address(url: str) -> str:
+    bare = _CITED_BY.sub("", url.partition("#")[0])
+    return bare.rstrip("/?&")
 
 
 def recovered(written: str, known: Iterable[str]) -> str | None:

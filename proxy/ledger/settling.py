@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -70,6 +71,22 @@ class _Cite:
     reply: int
     written: list[str]
     declares: bool = True
+
+
+def annotated(cites: Iterable[tuple[str, ...]], reads: Iterable[Read], known: set[str]) -> list[str]:
+    """The ids of the chunks that annotations of an answer cite: each names one by its id, or by its source."""
+    chunks = [chunk for read in reads for chunk in read.evidence.chunks]
+    found: dict[str, None] = {}
+    for names in cites:
+        by_id = [name for name in names if name in known]
+        found.update(dict.fromkeys(by_id))
+        if not by_id:
+            found.update(
+                (chunk.id, None)
+                for chunk in chunks
+                if any(citing.same_source(name, source) for name in names for source in chunk.names)
+            )
+    return list(found)
 
 
 @dataclass
@@ -161,15 +178,26 @@ class _Question:
                 found += [cite for call in step.calls if call.name == table.cite_tool
                           for cite in self._cite_call(table, index, step, call)]  # fmt: skip
             # An answered stretch without a record may have cited in any assistant text, whatever the table says.
-            if (table.cites_inline or part.answered) and step.text and (ids := citing.inline_ids(step.text, known)):
-                found.append(_Cite(index, ids))
+            if table.cites_inline or part.answered:
+                cites = [names for message in step.messages for names in message.cites]
+                if ids := self._inline(table, step.text, cites, own, known):
+                    found.append(_Cite(index, ids))
         if final is not None:
-            if table.cites_inline and (ids := citing.inline_ids(final.text, known)):
+            if table.cites_inline and (ids := self._inline(table, final.text, final.cites, own, known)):
                 found.append(_Cite(part.end_reply, ids))
             for call in final.calls:  # beside an output tool's call; its return is still to come
                 if call.name == table.cite_tool and (written := citing.cited_ids(call.arguments)):
                     found.append(_Cite(part.end_reply, written))
         return found
+
+    def _inline(
+        self, table: Table, text: str, cites: Sequence[tuple[str, ...]], own: list[Read], known: set[str]
+    ) -> list[str]:
+        """The ids that an answer cites, in brackets or by annotations."""
+        written = citing.inline_ids(text, known) if text else []
+        if cites:
+            written += annotated(cites, own, known) or annotated(cites, self._earlier_reads(table), set())
+        return list(dict.fromkeys(written))
 
     def _cite_call(self, table: Table, index: int, step: ReplyStep, call: Call) -> list[_Cite]:
         written = citing.cited_ids(call.arguments)
