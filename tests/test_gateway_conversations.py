@@ -6,7 +6,7 @@ import gzip
 import zlib
 from collections.abc import Callable
 
-import brotli
+import brotli  # type: ignore[import-untyped]
 import pytest
 
 from proxy.gateway.conversation import Refusal
@@ -64,7 +64,9 @@ async def test_every_path_that_ends_like_a_conversation_is_one(
     assert provider.requests[0].body == BODY
 
 
-@pytest.mark.parametrize("target", ["/v1/chat/completions/", "/v1/responses/resp_1", "/v1/embeddings", "/v1?/responses"])
+@pytest.mark.parametrize(
+    "target", ["/v1/chat/completions/", "/v1/responses/resp_1", "/v1/embeddings", "/v1?/responses"]
+)
 async def test_other_paths_are_none(provider: Provider, start_here: StartHere, target: str) -> None:
     conversation = Conversation()
     proxy = await start_here(conversation)
@@ -127,7 +129,9 @@ async def test_codings_may_stand_in_several_lines(provider: Provider, start_here
     provider.reply(json_reply(completion("hi")))
 
     await ask(
-        proxy.url, gzip.compress(zlib.compress(BODY)), headers=[("Content-Encoding", "deflate"), ("Content-Encoding", "gzip")]
+        proxy.url,
+        gzip.compress(zlib.compress(BODY)),
+        headers=[("Content-Encoding", "deflate"), ("Content-Encoding", "gzip")],
     )
 
     assert conversation.last.asked.body == BODY
@@ -195,7 +199,9 @@ async def test_the_tenant_is_what_the_settings_say(
 
 
 async def test_a_refusal_is_answered_without_asking_the_provider(provider: Provider, start_here: StartHere) -> None:
-    refusal = Refusal(422, b'{"error":{"message":"why"}}', (("Content-Type", "application/json"), ("x-should-retry", "false")))
+    refusal = Refusal(
+        422, b'{"error":{"message":"why"}}', (("Content-Type", "application/json"), ("x-should-retry", "false"))
+    )
     conversation = Conversation(refusal=refusal, header="untouched; reason=no-record")
     proxy = await start_here(conversation)
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-import brotli
+import brotli  # type: ignore[import-untyped]
 import pytest
 
 from proxy.gateway.encodings import zstd
@@ -296,7 +296,12 @@ async def test_a_compressed_whole_reply_is_read_on_the_side(provider: Provider, 
 
 @pytest.mark.parametrize(
     "coding, body",
-    [("gzip", b"this is no gzip"), ("sdch", b"whatever"), ("gzip", gzip.compress(b"\0" * 3_000_000)), ("br", b"\xff" * 99)],
+    [
+        ("gzip", b"this is no gzip"),
+        ("sdch", b"whatever"),
+        ("gzip", gzip.compress(b"\0" * 3_000_000)),
+        ("br", b"\xff" * 99),
+    ],
 )
 async def test_a_reply_that_cannot_be_read_flows_all_the_same_and_settles_nothing(
     provider: Provider, start_here: StartHere, coding: str, body: bytes

@@ -92,7 +92,8 @@ def main() -> int:
     wrong = faults(rows, [question.answer.format_map(question.rests_on) for question in QUESTIONS])
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(report.as_json(rows, count.label, wrong), indent=2) + "\n")
-    console.print()
+    # Without a terminal rich leaves the table's last line open.
+    console.print() if console.is_terminal else console.print("\n")
     for line in report.closing_lines(rows, count.label):
         console.print(line)
     console.print()

@@ -15,6 +15,7 @@ from logging import Logger, getLogger
 from typing import Any, Protocol
 
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
@@ -117,7 +118,9 @@ class _Facts:
         self.end = "complete"
 
     def evidence_line(self) -> list[tuple[bytes, bytes]]:
-        """Our reply header for an answer of our own."""
+        """Our reply header for an answer of our own, if the path has one. A body that was never read is no JSON."""
+        if self.evidence is None and self.api is not None:
+            self.evidence = "untouched; reason=not-json"
         if self.evidence is None:
             return []
         return [(headers.EVIDENCE_PROXY, headers.printable(self.evidence))]
@@ -261,7 +264,7 @@ class Gateway:
         try:
             return await self._answer(facts)
         except (asyncio.CancelledError, ConnectionError):
-            facts.end = "client-gone"
+            facts.end = "stopped" if self._closing else "client-gone"
             raise
         except Exception as fault:
             facts.end = "failed"
@@ -502,6 +505,16 @@ _SILENT.disabled = True  # aiohttp's own lines quote the request that they are a
 
 class _Connection(RequestHandler):
     """A client's connection. Requests that are not even HTTP are answered in the shape that clients parse."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # aiohttp's parser forgets the body that it is in when a later chunk is malformed, and queues the fault as if
+        # it were the next request: whoever reads that body would wait for ever.
+        current = self._current_request
+        if self._messages and current is not None and not isinstance(self._messages[-1][0], RawRequestMessage):
+            content = current.content
+            if not content.is_eof() and content.exception() is None:
+                content.set_exception(web.RequestPayloadError("a malformed chunk"))
 
     def handle_error(
         self,

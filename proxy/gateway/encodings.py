@@ -18,6 +18,8 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+__all__ = ["Broken", "Decoder", "TooLarge", "decode", "named", "zstd"]
+
 _PIECE = 1 << 16
 _ZSTD_WINDOW_LOG = 23  # RFC 9659: content coding zstd needs no window over 8 MB, and a wider one is memory for free
 
@@ -154,9 +156,8 @@ class _Brotli:
             data = b""
             if piece:
                 yield piece
+            # It says that it can take more while it still holds output: only an empty piece is the end of it.
             if self._stream.is_finished() or (not piece and self._stream.can_accept_more_data()):
-                return
-            if self._stream.can_accept_more_data():
                 return
 
     def complete(self) -> bool:

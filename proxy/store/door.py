@@ -50,8 +50,13 @@ class Door:
         """The open store, None while there is none."""
         return self._lance
 
-    def enter(self) -> asyncio.Task[Lance | None]:
-        """A task that gives the store to a reader: None if none lies there. It raises StoreError; await it shielded."""
+    def enter(self, *, look_again: bool = False) -> asyncio.Task[Lance | None]:
+        """A task that gives the store to a reader: None if none lies there. It raises StoreError; await it shielded.
+
+        That none lies there is believed for half a second, unless `look_again`.
+        """
+        if look_again:
+            self._empty_until = 0.0
         if self._entering is None or self._entering.done():
             self.since = time.monotonic()
             self._entering = _quietly(self._enter())

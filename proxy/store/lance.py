@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -54,6 +55,8 @@ class Lance:
         """Open the store at `place`; what it lacks is created, an older schema is migrated, a newer one refused."""
         with _told(place, "opened"):
             place.prepare()
+            # It logs to stderr by itself; that two replicas tidied at once is no news.
+            os.environ.setdefault("LANCEDB_LOG", "error")
             import lancedb
 
             db = await lancedb.connect_async(
@@ -75,7 +78,7 @@ class Lance:
                 if not made_here:
                     # Whoever made the secret is creating the table; creating it as well could hide its first rows.
                     await asyncio.sleep(_WINNER_IS_DONE_AFTER)
-                records = await _create(db, place, RECORDS, _records_schema())
+                records = await _create(db, place, RECORDS, _records_schema().empty_table())
             if not (await records.schema()).equals(_records_schema()):
                 raise StoreError(
                     f"The record store in {place.shown} could not be opened: its table {RECORDS!r} has columns that "
@@ -194,14 +197,14 @@ async def _open_table(db: AsyncConnection, name: str) -> AsyncTable | None:
         raise
 
 
-async def _create(db: AsyncConnection, place: Place, name: str, schema: pa.Schema) -> AsyncTable:
-    """Open a table, created empty if need be; another process may do the same at this moment."""
+async def _create(db: AsyncConnection, place: Place, name: str, first: pa.Table) -> AsyncTable:
+    """Open a table, created with its `first` rows if need be; another process may do the same at this moment."""
     table = await _open_table(db, name)
     if table is not None:
         return table
     place.make_room(name)
     try:
-        return await db.create_table(name, schema=schema)
+        return await db.create_table(name, data=first)
     except Exception:
         table = await _open_table(db, name)
         if table is None:
@@ -218,12 +221,8 @@ async def _reach_schema(db: AsyncConnection, place: Place) -> None:
     import pyarrow as pa
 
     shape = pa.schema([pa.field("version", pa.int32(), nullable=False)])
-    table = await _create(db, place, SCHEMA, shape)
-    reached = (await table.query().to_arrow()).column("version").to_pylist()
-    if not reached:
-        await table.add(pa.table([[SCHEMA_VERSION]], schema=shape))
-        return
-    version = max(reached)
+    table = await _create(db, place, SCHEMA, pa.table([[SCHEMA_VERSION]], schema=shape))
+    version = max((await table.query().to_arrow()).column("version").to_pylist())
     if version > SCHEMA_VERSION:
         raise StoreError(
             f"The record store in {place.shown} was written by a newer evidence-proxy: its schema version is "

@@ -113,6 +113,12 @@ class RecordStore:
                         found[key] = found.get(key, {}) | known
         return {key: tuple(sorted(payloads)) for key, payloads in found.items()}
 
+    def cached(self, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
+        """What `find` would say of these keys without asking the store. Never waits, never raises."""
+        since = self._oldest()
+        known = {key: (self._cache.get(key, since) or {}) | self._unwritten.payloads(key) for key in dict.fromkeys(keys)}
+        return {key: tuple(sorted(payloads)) for key, payloads in known.items() if payloads}
+
     def add(self, record: StoredRecord) -> None:
         """Take a record: findable here at once, written soon. Never waits, never raises; what is lost is counted."""
         if self._closed or (len(record.key), len(record.tenant), len(record.reply)) != (32, 32, 16):
@@ -190,7 +196,7 @@ class RecordStore:
         assert self._disk is not None
         lance = self._disk.door.lance
         if lance is None:
-            lance = await self._entered(self._disk.door)
+            lance = await self._entered(self._disk.door, fresh)
             if lance is None:
                 return []
         reads: set[asyncio.Task[Found]] = set()
@@ -209,8 +215,8 @@ class RecordStore:
             raise StoreSlow(f"The record store did not answer within {self._read_timeout * 1000:.0f} ms.")
         return [_outcome(read) for read in done]
 
-    async def _entered(self, door: Door) -> Lance | None:
-        entering = door.enter()
+    async def _entered(self, door: Door, fresh: bool) -> Lance | None:
+        entering = door.enter(look_again=fresh)
         patience = max(self._read_timeout, _OPENING_MAY_TAKE - (time.monotonic() - door.since))
         await asyncio.wait({entering}, timeout=patience)
         if not entering.done():
@@ -241,10 +247,10 @@ class RecordStore:
         read.add_done_callback(done)
         return read
 
-    async def _read(self, lance: Lance | None, keys: list[bytes], fresh: bool) -> Found:
+    async def _read(self, lance: Lance, keys: list[bytes], fresh: bool) -> Found:
         """One read, tried a second time on a handle opened anew: the first may be of a store that is gone."""
         disk = self._disk
-        assert disk is not None and lance is not None
+        assert disk is not None
         self._counts.reads += 1
         try:
             try:
@@ -252,10 +258,10 @@ class RecordStore:
             except StoreError:
                 if not disk.door.forget(lance):
                     raise
-                lance = await asyncio.shield(disk.door.enter())
-                if lance is None:
+                anew = await asyncio.shield(disk.door.enter())
+                if anew is None:
                     return {}
-                found, damaged = await disk.thread.run(lance.read(keys, latest=fresh))
+                found, damaged = await disk.thread.run(anew.read(keys, latest=fresh))
         except StoreError as fault:
             self._counts.failed += 1
             self._health.failed("read", fault)

@@ -1,4 +1,4 @@
-"""Conversations that a test scripts: what was asked is kept, what goes up is chosen, what comes back is written down."""
+"""Conversations that a test scripts: what was asked is kept, what goes up is chosen, what comes back is noted."""
 
 from __future__ import annotations
 

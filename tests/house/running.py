@@ -30,7 +30,8 @@ class ProxyProcess:
         self.url = ""
         self.lines: list[dict[str, Any]] = []
         self._reading: asyncio.Task[None] | None = None
-        self._listening = asyncio.Event()
+        self._spoke = asyncio.Condition()
+        self._ended = False
 
     async def start(self) -> ProxyProcess:
         """Start it and wait until it says where it listens. Raises `AssertionError` with its words if it ends first."""
@@ -43,9 +44,20 @@ class ProxyProcess:
             stderr=asyncio.subprocess.PIPE,
         )
         self._reading = asyncio.create_task(self._read())
-        await self._listening.wait()
-        assert self.url, f"the proxy did not start: {self.lines}"
+        self.url = (await self.line("listening"))["address"]
         return self
+
+    async def line(self, event: str) -> dict[str, Any]:
+        """The first log line of this event, as soon as it is there. `AssertionError` if the process ends without it."""
+
+        def found() -> dict[str, Any] | None:
+            return next((line for line in self.lines if line["event"] == event), None)
+
+        async with self._spoke:
+            await self._spoke.wait_for(lambda: self._ended or found() is not None)
+        line = found()
+        assert line is not None, f"the proxy ended without saying {event!r}: {self.lines}"
+        return line
 
     async def _read(self) -> None:
         assert self.process is not None and self.process.stderr is not None
@@ -54,17 +66,23 @@ class ProxyProcess:
                 line = json.loads(raw)
             except ValueError:
                 line = {"event": "text", "text": raw.decode(errors="replace").rstrip()}
-            self.lines.append(line)
-            if line.get("event") == "listening":
-                self.url = line["address"]
-                self._listening.set()
-        self._listening.set()
+            async with self._spoke:
+                self.lines.append(line)
+                self._spoke.notify_all()
+        async with self._spoke:
+            self._ended = True
+            self._spoke.notify_all()
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to end, wait, and return its exit code."""
-        assert self.process is not None and self._reading is not None
+        assert self.process is not None
         if self.process.returncode is None:
             self.process.send_signal(number)
+        return await self.ended()
+
+    async def ended(self) -> int:
+        """Wait for its end without asking for it, and return its exit code."""
+        assert self.process is not None and self._reading is not None
         code = await self.process.wait()
         await self._reading
         return code
