@@ -24,10 +24,10 @@ from proxy.store import open_store
 from tests import captures
 from tests.house.provider import completion
 
-WORDS = (
-    "anchor basin canal delta ebb flood groyne harbour inlet jetty keel lagoon mooring neap outfall pier quay reach "
-    "sluice tide undertow vessel weir berth channel dredge estuary ferry gauge hull lock mast"
-).split()
+WORDS = [
+    *("anchor", "basin", "canal", "delta", "ebb", "flood", "groyne", "harbour", "inlet", "jetty", "keel", "lagoon"),
+    *("mooring", "neap", "outfall", "pier", "quay", "reach", "sluice", "tide", "undertow", "vessel", "weir", "berth"),
+]
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ def settings(table_format: str = "haiku") -> Settings:
 
 def prose(dice: random.Random, size: int) -> str:
     """About this many characters of sentences."""
-    text: list[str] = []
-    while sum(map(len, text)) + len(text) < size:
-        text.append(" ".join(dice.choices(WORDS, k=dice.randint(6, 14))).capitalize() + ".")
-    return " ".join(text)
+    text = ""
+    while len(text) < size:
+        text += " ".join(dice.choices(WORDS, k=dice.randint(6, 14))).capitalize() + ". "
+    return text.rstrip()
 
 
 def questions(count: int, results: int = 10, size: int = 1500) -> Iterator[list[dict[str, Any]]]:

@@ -42,7 +42,8 @@ class Seeded:
 
 
 #: What is not played yet, because the product gets it wrong: each has a test of its own that says so, and leaves with it.
-NOT_YET: frozenset[str] = frozenset({"ids in brackets", "ids in thoughts", "forged headers", "evidence that nobody can cite first"})
+NOT_YET: frozenset[str] = frozenset({"ids in brackets", "ids in thoughts", "forged headers", "evidence that nobody can cite first", "footnotes",
+     "asked anew"})
 
 
 # What the conversation is made of.
@@ -296,6 +297,7 @@ class Player:
         self.sent: list[Sent] = []
         self.story: list[str] = []
         self.harmed = False  # records were lost, or a message was edited: then only the safe promises are judged
+        self.incomplete = False  # a call never got its return
         self.closed: set[tuple[str, ...]] = set()  # transcripts that got an answer, in whatever branch
         self._serial = 0
         self._docs: dict[tuple[str, str, int, int], Doc] = {}
@@ -340,6 +342,8 @@ class Player:
             name, other = f"{table.name[0]}{number}", f"{table.name[0]}{(number + 1) % 5}"
         token = f"<{voice.tenant}.{table.name}.n{number}v{version}>"
         fragment = self.pick(HOSTILE).replace("NAMED", other)
+        if "footnotes" in NOT_YET:
+            fragment = fragment.replace("[12]", "(12)").replace("[13]", "(13)")
         if "forged headers" in NOT_YET:
             fragment = re.sub(r"\[rank (\d) of \d\]", r"(rank \1)", fragment)
         content = (f"{token} {fragment}", f"{fragment} {token}", f"{token}")[self.dice.below(3)]
@@ -454,6 +458,7 @@ class Player:
             order.reverse()
         if len(order) > 1 and self.rarely(20):
             self.tell("one return never comes")
+            self.incomplete = True
             order.pop()
         attached: list[Msg] = []
         for at in order:
@@ -540,7 +545,8 @@ class Player:
     ) -> tuple[Msg, list[Msg]]:
         pen = voice.pen
         content: Any
-        numbered = table.format == "auto" and self.rarely(3)
+        # Where two tables share a cite tool, a number would mean something to both.
+        numbered = table.format == "auto" and table is not SHARED and self.rarely(3)
         docs = self.find(voice, table, numbered)
         readable = True
         inside = self.dice.below(2) == 0
@@ -587,11 +593,12 @@ class Player:
             else:
                 docs = [replace(doc, picture=None) for doc in docs]
                 content = shown
-        if _asks_again(content):
-            readable = False
+        asks_again = _asks_again(content)  # in a framework's words: what the proxy takes for no return at all
+        if asks_again:
+            docs, readable = [], False
         raw = pen.message({"role": "tool", "tool_call_id": call_id, "content": content}, self.serial())
         self.tell(f"tool {call.name} {[doc.id[:8] for doc in docs]}: {_cut(content)}")
-        returned = Msg(raw, "tool", table=table.name, docs=tuple(docs), readable=readable)
+        returned = Msg(raw, "tool", table=None if asks_again else table.name, docs=tuple(docs), readable=readable)
         return returned, [replace(message, readable=readable) for message in attached]
 
     def assistant(self, voice: Voice, said: dict[str, Any], **known: Any) -> Msg:
@@ -776,7 +783,7 @@ def citable_inline(history: History, table: str) -> list[str]:
     cited: dict[str, None] = {}
     for message in history:
         cited.update({name: None for where, name in message.inline if where == table})
-        if message.role == "assistant" and not message.calls:
+        if message.role == "assistant" and (message.closes or not message.calls):
             known = {}
         if message.table == table:
             known.update({doc.id: None for doc in message.docs})

@@ -177,6 +177,7 @@ class CitedDoc:
     group: int
     first: tuple[int, int, int]
     shown_times: int
+    far: bool = False  # cited by a question that did not show it, and before which nobody had cited it
 
 
 @dataclass
@@ -185,6 +186,7 @@ class Fate:
 
     table: str
     replaced: bool | None
+    in_brackets: bool = False  # an assistant text of its question holds brackets, which count where a record was lost
 
 
 @dataclass
@@ -287,11 +289,12 @@ class _Walk:
         """The question is over: now its citations count."""
         now, number = self.questions[-1], self.truth.questions
         cited: dict[Key, list[Doc]] = {}
+        self.far = set[Key]()
         for reply, stretch, table, ids in now.cites:
             resolved = [self.cite(now, cited, reply, stretch, table, name) for name in ids]
             now.found.append((reply, table, not ids or any(resolved)))
         for key, docs in cited.items():
-            self.truth.cited[key] = CitedDoc(list(dict.fromkeys(docs)), number, self.first(key), self.times[key])
+            self.truth.cited[key] = CitedDoc(list(dict.fromkeys(docs)), number, self.first(key), self.times[key], key in self.far)
         self.truth.questions += 1
         self.questions.append(_Question())
 
@@ -315,6 +318,8 @@ class _Walk:
         earlier = [doc for doc in earlier if not doc.whole] or earlier
         for doc in earlier if earlier and earlier[0].local else earlier[-1:]:
             cited.setdefault(identity(doc), []).append(doc)
+            if not name.isdigit():
+                self.far.add(identity(doc))
         return bool(earlier)
 
     def first(self, key: Key) -> tuple[int, int, int]:
@@ -339,7 +344,7 @@ class _Walk:
                 fate = None
             else:
                 fate = False
-            self.truth.fates[index] = Fate(name, fate)
+            self.truth.fates[index] = Fate(name, fate, question.brackets)
 
 
 def truth_of(history: History, setup: Sequence[EvidenceTable], closed: set[tuple[str, ...]]) -> Truth:
@@ -407,8 +412,7 @@ def align(came: Cut, went: Cut, history: History) -> Verdict:
             verdict.replaced[index] = there
             at += 1
             continue
-        following = came.messages[index + 1] if index + 1 < len(came.messages) else None
-        if message.ours and not (there != following and _is_user(there) and verdict.inserted is None):
+        if message.ours and (there in came.messages[index + 1 :] or not _is_user(there) or verdict.inserted is not None):
             verdict.removed.add(index)
             continue
         assert _is_user(there) and verdict.inserted is None, f"message {index} went up changed: {raw[:200]} => {there[:200]}"
@@ -453,6 +457,8 @@ def _only_ours(
     if tail > 0 and history:
         assert came.messages[-tail:] == went.messages[-tail:], "promise 2: the current question changed"
     for index, fate in truth.fates.items():
+        if player.harmed and fate.in_brackets and tables[fate.table].cite is not None:
+            continue
         if fate.replaced is False and (index >= truth.earliest or truth.earliest == truth.current):
             assert index in verdict.same, f"promise 3: message {index} was undeclared, and had to stay"
 
@@ -479,6 +485,8 @@ def _nothing_lost(
     forwarded = [text for raw in went.messages for text in texts_of(raw)]
     capsule_text = parts_of(verdict.replaced[capsule])[0][1] if capsule is not None else ""
     for entry in truth.cited.values():
+        if entry.far and (player.harmed or truth.interrupted):
+            continue
         for doc in entry.docs:
             if any(doc.content in text for text in forwarded):
                 continue
@@ -592,6 +600,8 @@ def _arranged(player: Player, truth: Truth, verdict: Verdict, capsule: int | Non
                 first.first[0] != second.first[0] or first.first[1] == second.first[1]
             ):
                 assert first.first < second.first, f"promise 8: [{two.id}] appeared before [{one.id}]"
+    if player.incomplete:
+        return  # what a call without a return cited is kept, too
     tokens = set(re.findall(r"<\w+\.\w+\.\w+>", text))
     wanted = {doc.token for entry in truth.cited.values() for doc in entry.docs}
     assert tokens <= wanted, f"the capsule holds what nobody cited: {tokens - wanted}"
@@ -607,6 +617,8 @@ def _stable(
         if (sent.process, sent.tenant) != (player.process, voice.tenant) or not start < size <= len(history):
             continue
         if history[:size] != sent.history:
+            continue
+        if "asked anew" in NOT_YET and player.harmed and (size == len(history) or history[size].role == "user"):
             continue
         came = _until_last_message(sent.body)
         if body.startswith(came):
