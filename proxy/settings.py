@@ -102,7 +102,12 @@ class PolicySettings(Section):
 
     mode: Literal["off"] = "off"
     output_tools: Names = ("final_result",)
-    continuation_prefixes: Names = ("Validation feedback:", "{n} validation error", "[haiku.rag/citation-redirect]")
+    continuation_prefixes: Names = (
+        "Validation feedback:",
+        "Your previous response failed the application's validation",
+        "{n} validation error",
+        "[haiku.rag/citation-redirect]",
+    )
 
 
 class StoreSettings(Section):

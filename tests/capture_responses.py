@@ -2,9 +2,9 @@
 
     python tests/capture_responses.py CAPTURES
 
-CAPTURES is the folder with `haiku/`. Each captured chat body is read back into the library's own message objects, which
-its `OpenAIResponsesModel` then sends to a provider on this machine; the bodies go to `tests/captures_responses/`, a line
-each. It needs what `tests/clients/requirements.txt` names.
+CAPTURES is the folder with `haiku/`. Each captured chat body is read back into the library's own message objects,
+which its `OpenAIResponsesModel` then sends to a provider on this machine; the bodies go to
+`tests/captures_responses/`, a line each. It needs what `tests/clients/requirements.txt` names.
 """
 
 from __future__ import annotations
@@ -142,9 +142,15 @@ async def main(captures: Path) -> None:
         for arm in ("B", "A"):
             runs = meta["arms"][arm]["runs"]
             seen: set[int] = set()
-            firsts = [run["requests"][0] for run in runs if run["requests"] and not (run["question"] in seen or seen.add(run["question"]))]
+            firsts = [
+                run["requests"][0]
+                for run in runs
+                if run["requests"] and not (run["question"] in seen or seen.add(run["question"]))
+            ]
             lines = []
-            numbers = sorted((int(m[1]) for f in folder.iterdir() if (m := re.fullmatch(rf"{arm}-(\d+)\.json", f.name))))
+            numbers = sorted(
+                int(m[1]) for f in folder.iterdir() if (m := re.fullmatch(rf"{arm}-(\d+)\.json", f.name))
+            )
             for number in numbers:
                 wanted = arm == "B" or number in firsts or number == numbers[-1]
                 lines.append(await capture(model, (folder / f"{arm}-{number}.json").read_bytes()) if wanted else b"")

@@ -26,7 +26,7 @@ CREDENTIAL = ("Authorization", "Bearer sk-test-one")
 
 @dataclass(frozen=True)
 class Cut:
-    """A body as its raw pieces: what stands before the messages (or items), each of them, what stands between and after."""
+    """A body as its raw pieces: what stands before its messages (or items), each one, what stands between and after."""
 
     head: bytes
     messages: list[bytes]

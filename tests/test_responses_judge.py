@@ -70,7 +70,9 @@ async def test_promises_5_and_8_responses_say_what_haiku_rag_says(
     plain = await driven(start_here, provider, name) if stream else turns
     for asked in told.firsts():
         turn = plain[asked.number - 1]
-        compare(name.removesuffix("r"), asked.number, turn, bodies(name, "B")[asked.number], bodies(name, "A")[asked.number])
+        compare(
+            name.removesuffix("r"), asked.number, turn, bodies(name, "B")[asked.number], bodies(name, "A")[asked.number]
+        )
         if stream:
             assert turns[asked.number - 1].forwarded == streamed(turn.forwarded)
 

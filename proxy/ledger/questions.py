@@ -17,6 +17,7 @@ class Habits:
     output_tools: frozenset[str] = frozenset({"final_result"})
     continuation_prefixes: tuple[str, ...] = (
         "Validation feedback:",
+        "Your previous response failed the application's validation",
         "{n} validation error",
         "[haiku.rag/citation-redirect]",
     )

@@ -1,4 +1,4 @@
-"""The items of the Responses API, which requests carry and replies are made of. Source: OpenAI's reference, "Responses".
+"""The items of the Responses API, in requests and replies. Source: OpenAI's API reference, "Responses".
 
 An item becomes a message of who speaks in it: calls and assistant messages are the assistant's, their outputs a
 tool's. A file search that shows its results is both, a call and its return. What this version does not know, and what

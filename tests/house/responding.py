@@ -24,9 +24,7 @@ def response(
         output.append(item("message", text, status="completed", role="assistant", content=[part]))
     for call_id, name, args in calls:
         written = args if isinstance(args, str) else json.dumps(args)
-        output.append(
-            item("function_call", call_id, status="completed", call_id=call_id, name=name, arguments=written)
-        )
+        output.append(item("function_call", call_id, status="completed", call_id=call_id, name=name, arguments=written))
     usage = {
         "input_tokens": 1,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -89,9 +87,11 @@ def response_events(whole: dict[str, Any], piece: int = 12) -> list[bytes]:
     event("response.created", response=begun)
     event("response.in_progress", response=begun)
     for index, done in enumerate(whole["output"]):
-        place = {"output_index": index, "item_id": done["id"]}
+        place = {"output_index": index, "item_id": done.get("id")}
         if done["type"] == "message":
-            event("response.output_item.added", output_index=index, item={**done, "status": "in_progress", "content": []})
+            event(
+                "response.output_item.added", output_index=index, item={**done, "status": "in_progress", "content": []}
+            )
             for position, part in enumerate(done["content"]):
                 at = {**place, "content_index": position}
                 event("response.content_part.added", **at, part={**part, "text": "", "annotations": []})
@@ -103,7 +103,11 @@ def response_events(whole: dict[str, Any], piece: int = 12) -> list[bytes]:
                 event("response.output_text.done", **at, text=text, logprobs=[])
                 event("response.content_part.done", **at, part=part)
         elif done["type"] == "function_call":
-            event("response.output_item.added", output_index=index, item={**done, "status": "in_progress", "arguments": ""})
+            event(
+                "response.output_item.added",
+                output_index=index,
+                item={**done, "status": "in_progress", "arguments": ""},
+            )
             text = done["arguments"]
             for start in range(0, len(text), piece):
                 event("response.function_call_arguments.delta", **place, delta=text[start : start + piece])
