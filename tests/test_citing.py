@@ -31,7 +31,9 @@ def test_a_cite_calls_arguments_name_ids(arguments: str, ids: list[str]) -> None
     assert cited_ids(arguments) == ids
 
 
-@pytest.mark.parametrize("arguments", ['{"ids": ["c1"', "nonsense", "[" * 100_000, '{"ids": ' + "1" * 5000 + "}", "\x00"])
+@pytest.mark.parametrize(
+    "arguments", ['{"ids": ["c1"', "nonsense", "[" * 100_000, '{"ids": ' + "1" * 5000 + "}", "\x00"]
+)
 def test_malformed_arguments_declare_nothing(arguments: str) -> None:
     assert cited_ids(arguments) is None
 
@@ -39,7 +41,7 @@ def test_malformed_arguments_declare_nothing(arguments: str) -> None:
 @pytest.mark.xfail(strict=True, reason="raises OverflowError or RecursionError, and the question is never recorded")
 @pytest.mark.parametrize("ids", ["1" * 400, json.dumps("[" * 5000 + "]" * 5000)])
 def test_no_argument_stops_the_reading(ids: str) -> None:
-    assert cited_ids('{"ids": %s}' % ids) is not None
+    assert cited_ids(f'{{"ids": {ids}}}') is not None
 
 
 WRITTEN = ["c1", " c1 ", "'c1'", '"c1"', "`c1`", "c1,", ["c1"], "<c1>", "{c1}", "“c1”", "【c1】"]
@@ -50,13 +52,17 @@ def test_an_id_is_known_in_brackets_quotes_and_spaces(written: Any) -> None:
     assert ids_of(settled(user("q"), *searched(CHUNKS), *cited(written))) == ["c1"]
 
 
-@pytest.mark.xfail(strict=True, reason="`[c1]` stands in the return as it is written, which is tried before the chunk `c1`")
+@pytest.mark.xfail(
+    strict=True, reason="`[c1]` stands in the return as it is written, which is tried before the chunk `c1`"
+)
 @pytest.mark.parametrize("written", ["[c1]", ["[c1]", "[c2]"], "[c1]\n"])
 def test_an_id_in_the_brackets_in_which_it_was_shown_is_that_chunk(written: Any) -> None:
     assert "c1" in ids_of(settled(user("q"), *searched(CHUNKS), *cited(written)))
 
 
-@pytest.mark.xfail(strict=True, reason='`"c1"` stands in the JSON as it is written, which is tried before the chunk `c1`')
+@pytest.mark.xfail(
+    strict=True, reason='`"c1"` stands in the JSON as it is written, which is tried before the chunk `c1`'
+)
 def test_an_id_in_the_quotes_in_which_it_was_shown_is_that_chunk() -> None:
     assert ids_of(settled(user("q"), *searched('[{"id":"c1","text":"one"}]'), *cited(['"c1"']))) == ["c1"]
 
@@ -68,7 +74,13 @@ def test_a_list_that_is_written_as_a_string_is_a_list(written: Any) -> None:
 
 # Calls that name something in a way that is not known must not count as the declaration that nothing grounds an answer.
 
-UNKNOWN = ['{"document": "c1"}', '{"passage": "c1"}', '{"evidence": "c1"}', '{"ids": {"c1": "why"}}', '{"used": "c1, c2"}']
+UNKNOWN = [
+    '{"document": "c1"}',
+    '{"passage": "c1"}',
+    '{"evidence": "c1"}',
+    '{"ids": {"c1": "why"}}',
+    '{"used": "c1, c2"}',
+]
 
 
 @pytest.mark.xfail(strict=True, reason="it is read as an empty list: `ungrounded`, and all evidence becomes receipts")
@@ -174,7 +186,9 @@ def test_ids_in_brackets_of_an_answer_are_cited(answer: str, ids: list[str]) -> 
 
 
 @pytest.mark.xfail(strict=True, reason="the id is not seen, and beside another one its chunk is lost")
-@pytest.mark.parametrize("answer", ["[1] and 【2†source】", "[1] and [2: p. 4]x [3:1]", "[3] and [1-2]", "[1] and [id:2]"])
+@pytest.mark.parametrize(
+    "answer", ["[1] and 【2†source】", "[1] and [2: p. 4]x [3:1]", "[3] and [1-2]", "[1] and [id:2]"]
+)
 def test_promise_3_an_id_with_a_mark_at_it_is_not_lost(answer: str) -> None:
     messages = [user("q"), *searched("[1] one\n[2] two\n[3] three")]
     sent = asked_next(*messages, answer=answer, tables=(INLINE,))[1]
@@ -187,7 +201,9 @@ def test_promise_3_an_id_that_holds_brackets_is_not_lost() -> None:
     assert asked_next(user("q"), *searched(rows), answer="so [a[1]] and [c2]", tables=(INLINE,))[1].shows("one")
 
 
-@pytest.mark.xfail(strict=True, reason="inline, only ids of chunks are known; what stands literally in a return is lost")
+@pytest.mark.xfail(
+    strict=True, reason="inline, only ids of chunks are known; what stands literally in a return is lost"
+)
 def test_promise_3_an_inline_id_that_only_stands_in_a_return_keeps_it() -> None:
     rows = json.dumps([{"id": "c1", "text": "one"}, {"key": "c2", "lines": ["two"]}])
     assert asked_next(user("q"), *searched(rows), answer="so [c1] and [c2]", tables=(INLINE,))[1].shows("two")

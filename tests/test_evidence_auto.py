@@ -52,7 +52,12 @@ def test_the_contract_of_chatgpt_connectors_is_read() -> None:
 
 
 def test_langchain_documents_are_read_with_their_metadata() -> None:
-    row = {"page_content": "t", "metadata": {"source": "s.pdf", "page": 3, "author": "A"}, "id": "d", "type": "Document"}
+    row = {
+        "page_content": "t",
+        "metadata": {"source": "s.pdf", "page": 3, "author": "A"},
+        "id": "d",
+        "type": "Document",
+    }
     (chunk,) = read([row])
     assert (chunk.id, chunk.content, chunk.source, chunk.details) == ("d", "t", "s.pdf, p. 3", '{"author":"A"}')
 
@@ -78,12 +83,16 @@ def test_ids_may_be_numbers(value: int) -> None:
     assert shown([{"id": value, "text": "t"}]) == {str(value): "t"}
 
 
-@pytest.mark.xfail(strict=True, reason="orjson reads integers past 64 bits as floats, so they are no ids and lose digits")
+@pytest.mark.xfail(
+    strict=True, reason="orjson reads integers past 64 bits as floats, so they are no ids and lose digits"
+)
 def test_promise_8_an_integer_of_thirty_digits_is_kept_as_it_stands() -> None:
     assert shown([{"id": 10**29 + 1, "text": "t"}]) == {str(10**29 + 1): "t"}
 
 
-@pytest.mark.parametrize("text", ["", "no ids here", "[]", "{}", "[1, 2]", "null", '{"text": "x"}', "[c1](https://x) y"])
+@pytest.mark.parametrize(
+    "text", ["", "no ids here", "[]", "{}", "[1, 2]", "null", '{"text": "x"}', "[c1](https://x) y"]
+)
 def test_what_shows_no_id_has_no_chunks(text: str) -> None:
     assert read(text) == []
 
@@ -105,7 +114,9 @@ def test_promise_3_an_id_that_opens_twice_leaves_it_unclear_where_chunks_end() -
     assert read("[c1] one\n[c2] quoted\nrest of one\n[c2] two") == []
 
 
-@pytest.mark.xfail(strict=True, reason="a number that comes again is passed over, and the chunk before it was cut already")
+@pytest.mark.xfail(
+    strict=True, reason="a number that comes again is passed over, and the chunk before it was cut already"
+)
 def test_promise_3_a_number_that_opens_twice_leaves_it_unclear_where_chunks_end() -> None:
     assert read("[1] one\n[2] a reference\nrest of one\n[2] two\n[3] three") == []
 
@@ -116,7 +127,9 @@ def test_promise_8_a_reference_list_inside_a_cited_chunk_is_not_lost() -> None:
     assert asked_next(user("q"), *searched(text), *cited(["1"]))[1].shows("rest of one")
 
 
-@pytest.mark.xfail(strict=True, reason="only digits are of one kind with `c1`, although the rule says that they are not")
+@pytest.mark.xfail(
+    strict=True, reason="only digits are of one kind with `c1`, although the rule says that they are not"
+)
 def test_promise_8_a_footnote_number_cuts_no_chunk_whose_id_is_a_word() -> None:
     assert shown("[c1] one\n[2] a reference\nrest of one\n[c2] two")["c1"] == "one\n[2] a reference\nrest of one"
 
@@ -138,7 +151,9 @@ UNREAD = [
 ]
 
 
-@pytest.mark.xfail(strict=True, reason="text that opens like a list is taken for one chunk with the whole of it as its id")
+@pytest.mark.xfail(
+    strict=True, reason="text that opens like a list is taken for one chunk with the whole of it as its id"
+)
 @pytest.mark.parametrize("text", UNREAD)
 def test_promise_3_a_repr_that_cannot_be_read_has_no_chunks_and_stays(text: str) -> None:
     assert read(text) == []
@@ -151,7 +166,11 @@ def test_promise_3_a_cited_id_in_a_repr_that_cannot_be_read_keeps_the_return() -
 
 def test_no_code_is_run(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
-    for call in (f"open({str(mark)!r}, 'w')", f"__import__('os').system('touch {mark}')", f"(lambda: open({str(mark)!r}, 'w'))()"):
+    for call in (
+        f"open({str(mark)!r}, 'w')",
+        f"__import__('os').system('touch {mark}')",
+        f"(lambda: open({str(mark)!r}, 'w'))()",
+    ):
         read(f"[{call}]")
         read(f"[{{'id': {call}, 'text': 'x'}}]")
     assert not mark.exists()
@@ -174,12 +193,17 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_nesting_is_read_in_bounds_and_never_ends_the_process(text: str) -> None:
-    program = "import sys; from proxy.evidence import auto; from proxy.evidence.tables import FieldNames; auto.read(sys.stdin.read(), FieldNames())"
+    program = (
+        "import sys; from proxy.evidence import auto; from proxy.evidence.tables import FieldNames; "
+        "auto.read(sys.stdin.read(), FieldNames())"
+    )
     done = subprocess.run([sys.executable, "-c", program], input=text.encode(), capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.xfail(strict=True, reason="details are written by a recursive encoder, and the RecursionError ends the settling")
+@pytest.mark.xfail(
+    strict=True, reason="details are written by a recursive encoder, and the RecursionError ends the settling"
+)
 def test_a_row_with_a_deeply_nested_field_is_read() -> None:
     assert shown('{"id":"c1","text":"t","z":%s}' % ("[" * 1000 + "1" + "]" * 1000)) == {"c1": "t"}
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from proxy.evidence import haiku, returns
 from proxy.evidence.haiku import Label
 from proxy.wire.messages import Picture, Text
-from tests.talk import HAIKU, asked_next, cited, calls, grows_gently, returns as tool_returns, searched, user
+from tests.talk import HAIKU, asked_next, calls, cited, grows_gently, searched, user
+from tests.talk import returns as tool_returns
 
 SEPARATOR = "\n\n---\n\n"
 TAG = haiku.PICTURE_TAG
@@ -104,7 +105,9 @@ def test_promise_8_printed_output_has_no_chunks_even_where_it_looks_like_a_searc
 
 
 def test_a_retry_prompt_in_a_returns_place_is_no_return() -> None:
-    record, sent = asked_next(user("q"), *searched("1 validation error:\n\nFix the errors and try again."), tables=(HAIKU,))
+    record, sent = asked_next(
+        user("q"), *searched("1 validation error:\n\nFix the errors and try again."), tables=(HAIKU,)
+    )
     assert record.replaced == () and sent.shows("Fix the errors")
 
 
@@ -131,7 +134,9 @@ def test_promise_6_a_picture_belongs_to_the_chunk_that_its_label_names() -> None
     assert (picture.chunk_id, picture.reference) == ("b", "r")
 
 
-@pytest.mark.xfail(strict=True, reason="the label's pattern is searched from every bracket, lazily to the end each time")
+@pytest.mark.xfail(
+    strict=True, reason="the label's pattern is searched from every bracket, lazily to the end each time"
+)
 def test_a_text_of_many_labels_costs_by_the_byte() -> None:
     assert grows_gently(lambda n: lambda: haiku.read_label("[a] (b). Collection: " * n + TAG), 300)
 

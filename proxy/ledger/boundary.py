@@ -43,9 +43,12 @@ def find(
 ) -> Boundary:
     """The newest opening behind which a record fits, unless an earlier request of the same question was given another.
 
-    Going back reply by reply: a record that fits here begins a question that no earlier request was part of; else, if
+    What was given to a request with exactly this transcript stands. Else, going back reply by reply: a record that fits here begins a question that no earlier request was part of; else, if
     this process answered the request that this reply replied to, its boundary holds for the whole question.
     """
+    same = given(transcript.shown)
+    if same is not None:
+        return same
     open_at = {opening.reply: opening for opening in candidates(transcript, habits, question_id)}
     for index in range(len(transcript.replies) - 1, -1, -1):
         step = transcript.replies[index]

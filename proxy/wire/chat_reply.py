@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from proxy.wire.messages import Call, Reply
-from proxy.wire.side_reader import SideReader
+from proxy.wire.side_reader import SideReader, read_json
 
 #: How each ending is spelled. A reply with any other ending (length, content_filter, ...) settles nothing.
 ANSWERED = frozenset({"stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete", "completed", "end"})
@@ -55,7 +53,7 @@ class ChatReplyReader(SideReader):
 
     def _event(self, data: bytes) -> None:
         if data.startswith(b"{"):
-            self._completion(orjson.loads(data), "delta")
+            self._completion(read_json(data), "delta")
 
     def _completion(self, value: Any, said: str) -> None:
         if value.get("error"):

@@ -61,7 +61,10 @@ def replace(
         raise ValueError(f'message {message.index} has no "{member}" to replace')
     if message.plain and not added:
         return Splice(span.start, span.end, json_text(text))
-    parts = [_text(text, kind, _cache_hint(request, span, message)), *labelled(added, kind)]
+    # A picture that is sent again brings its own hint along; two would count as two.
+    brought = any(b'"cache_control"' in picture.part for picture in added)
+    hint = None if brought else _cache_hint(request, span, message)
+    parts = [_text(text, kind, hint), *labelled(added, kind)]
     return Splice(span.start, span.end, b"[" + b",".join(parts) + b"]")
 
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
 from proxy.wire import responses_items
 from proxy.wire.messages import Call, Message, Reply, Role, Span
 from proxy.wire.responses_items import Fields, named
-from proxy.wire.side_reader import SideReader
+from proxy.wire.side_reader import SideReader, read_json
 
 _COMPLETED = b'"response.completed"'
 _ITEM_DONE = b'"response.output_item.done"'
@@ -48,11 +46,11 @@ class ResponsesReplyReader(SideReader):
         # Every event names its type near its start or its end; most say nothing that the last one does not say again.
         ends = data[:256] + data[-256:]
         if _COMPLETED in ends:
-            event = orjson.loads(data)
+            event = read_json(data)
             if event.get("type") == "response.completed":
                 self._response(event.get("response") or {})
         elif _ITEM_DONE in ends:
-            event = orjson.loads(data)
+            event = read_json(data)
             if event.get("type") == "response.output_item.done":
                 self._hold(len(data))
                 self._items.append(event.get("item"))

@@ -5,6 +5,7 @@ The first character tells the one from the other, whatever the request asked for
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -12,6 +13,14 @@ import orjson
 
 from proxy.wire.events import EventReader
 from proxy.wire.messages import Reply
+
+
+def read_json(data: bytes) -> Any:
+    """JSON as providers send it, lone surrogates and a byte order mark included. Raises ValueError."""
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        return json.loads(data.decode("utf-8-sig"))
 
 
 class SideReader(ABC):
@@ -30,7 +39,7 @@ class SideReader(ABC):
             return
         try:
             if self._events is None and self._whole is None:
-                start = chunk.lstrip()
+                start = chunk.removeprefix(b"\xef\xbb\xbf").lstrip()
                 if not start:
                     return
                 if start.startswith(b"{"):
@@ -55,7 +64,7 @@ class SideReader(ABC):
                 # What a stream finished before it broke was relayed, and stands; a broken JSON body says nothing.
                 self._broken = self._whole is not None
             elif self._whole is not None:
-                self._body(orjson.loads(b"".join(self._whole)))
+                self._body(read_json(b"".join(self._whole)))
                 self._whole = []
             elif self._events is not None:
                 for data in self._events.close():
