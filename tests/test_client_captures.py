@@ -98,10 +98,14 @@ def earlier_returns(body: bytes) -> list[int]:
     """The evidence returns before the current question."""
     searches: set[str] = set()
     found = []
-    for index, message in enumerate(cut(body).parsed[: opening(body)]):
+    parsed = cut(body).parsed
+    is_items = any("item" in message for message in parsed)  # there, each part of a reply stands alone
+    for index, message in enumerate(parsed[: opening(body)]):
         if message["role"] == "assistant":
             calls = message.get("tool_calls") or ()
-            searches = {call["id"] for call in calls if call["function"]["name"] == "search"}
+            searches = (searches if is_items else set()) | {
+                call["id"] for call in calls if call["function"]["name"] == "search"
+            }
         elif message["role"] == "tool" and message["tool_call_id"] in searches:
             found.append(index)
     return found

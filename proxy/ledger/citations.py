@@ -70,6 +70,16 @@ class Index:
         """Every output that is retained whole and shows this id."""
         return [Found(read, -1) for read in self._outputs if read.evidence.shows(chunk_id)]
 
+    def cited_as(self, names: Iterable[str]) -> list[str]:
+        """The ids of the chunks whose source goes by one of these names."""
+        alike = {
+            name
+            for name in {name for read in self.reads for chunk in read.evidence.chunks for name in chunk.names}
+            if any(citing.same_source(named, name) for named in names)
+        }
+        chunks = (chunk for read in self.reads for chunk in read.evidence.chunks) if alike else ()
+        return list(dict.fromkeys(chunk.id for chunk in chunks if not alike.isdisjoint(chunk.names)))
+
     def spelled_like(self, chunk_id: str) -> str | None:
         """The one id that differs from this one in case only."""
         alike = self._folded.get(chunk_id.casefold(), set())
@@ -147,6 +157,14 @@ class Resolver:
                 return Resolved(option, tuple(found))
         found = self._earlier().outputs(bare)
         return Resolved(bare, tuple(found)) if found else None
+
+    def annotated(self, names: tuple[str, ...], in_reply: int) -> list[Resolved]:
+        """What an annotation of an answer means, that names its source in these ways: an id, or else a source."""
+        ids: list[str] = [name for name in names if self.exact([name], in_reply) is not None]
+        for index in (self._own, self._question):
+            ids = ids or index.cited_as(names)
+        ids = ids or self._earlier().cited_as(names)
+        return [one for chunk_id in ids if (one := self.exact([chunk_id], in_reply)) is not None]
 
     def standing(self, chunk_id: str) -> Resolved | None:
         """The returns in which this id stands, but names no chunk: the question's own, else earlier ones."""
