@@ -431,18 +431,18 @@ async def test_a_citation_that_failed_does_not_take_the_place_of_one_that_counte
 )
 async def test_a_label_names_the_chunk_whose_picture_it_is() -> None:
     proxy = Proxy((HAIKU,))
-    label = f"Page image 1 of 1, for [{TWO}] (#/pictures/4). Not provided by the user. [haiku.rag/retrieved-image]"
+    label = f"Page image 1 of 1, for [{ONE}] (#/pictures/4). Not provided by the user. [haiku.rag/retrieved-image]"
     shown = [
-        {"type": "text", "text": f"[{TWO}] [rank 1 of 1]\nContent:\nA pump."},
+        {"type": "text", "text": f"[{ONE}] [rank 1 of 1]\nContent:\nA pump."},
         {"type": "text", "text": label},
         {"type": "image_url", "image_url": {"url": PICTURES[0]}},
     ]
-    printed = [calls(("x", "execute_code", {"code": "print(ids)"})), returns("x", f"{ONE} and {TWO}")]
-    both = cited([ONE, TWO], "Registered 2 citation(s).")
-    again = cited([TWO], "Registered 1 citation(s).")
+    printed = [calls(("x", "execute_code", {"code": "print(ids)"})), returns("x", f"{TWO} and {ONE}")]
+    both = cited([TWO, ONE], "Registered 2 citation(s).")
+    again = cited([ONE], "Registered 1 citation(s).")
     await proxy.plays(history := [user("first?"), *printed, *both, *searched(shown), *again, says("Yes.")])
     seen = contents(await proxy.sees([*history, user("next?")]))
-    assert f"Picture of cited evidence [{TWO}]" in seen
+    assert f"Picture of cited evidence [{ONE}]" in seen
 
 
 @pytest.mark.xfail(
