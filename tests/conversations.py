@@ -133,6 +133,7 @@ PICTURES = tuple(_png((n * 20, n, 255 - n)) for n in range(8))
 UNDECODABLE = (
     "data:image/png;base64," + base64.b64encode(b"this is no picture").decode(),
     "data:image/png;base64,@@@not base64@@@",
+    _png((1, 2, 3), 40)[:-60] + "=" * (-len(_png((1, 2, 3), 40)[22:-60]) % 4),  # the rest of it never came
 )
 REMOTE = "https://pictures.example/figure.png"
 

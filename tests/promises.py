@@ -471,6 +471,13 @@ def _only_ours(player: Player, history: History, truth: Truth, verdict: Verdict,
         assert message.ours or message.table, f"promise 1: message {index} is no evidence"
         if message.table:
             assert tables[message.table].cite is not None, f"promise 1: nobody can cite message {index}"
+    for index in verdict.removed:
+        # Going back to the reply that called for them: pictures go only together with the returns that they came with.
+        step = index - 1
+        while history[step].role != "assistant":
+            holds = history[step].table is not None and set(history[step].docs) & set(history[index].ours)
+            assert not holds or step in verdict.replaced, f"promise 6: message {index} went, and {step} with it stayed"
+            step -= 1
     tail = len(history) - truth.earliest
     if tail > 0 and history:
         assert came.messages[-tail:] == went.messages[-tail:], "promise 2: the current question changed"
