@@ -14,7 +14,7 @@ import json
 import random
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -45,14 +45,8 @@ class Seeded:
 #: `test_records.py` that is expected to fail, and leaves this list together with that mark.
 NOT_YET: frozenset[str] = frozenset(
     {
-        "ids in brackets",
-        "ids in thoughts",
-        "footnotes",
-        "forged headers",
-        "evidence that nobody can cite first",
-        "asked anew",
-        "cited over an interruption",
-        "what only stands here first",
+        "ids as they stand in an output",
+        "outputs that were seen",
     }
 )
 
@@ -90,7 +84,7 @@ class Msg:
     docs: tuple[Doc, ...] = ()
     readable: bool = True  # tool: False where hostile content makes it unclear what was shown
     cites: tuple[str, tuple[str, ...]] | None = None  # tool: the return of a cite call that worked
-    wrong: bool = False  # tool: a cite call that named ids which exist nowhere, or was malformed
+    wrong: bool = False  # assistant: a cite call that named ids which exist nowhere, or was malformed
     ours: tuple[Doc, ...] = ()  # user: nothing but these documents' labels and pictures
     continues: bool = False  # user: asks for a correction
     attached: bool = False  # user: came with a tool's returns, or is a notice inside a question
@@ -304,7 +298,7 @@ class Voice:
 class Player:
     """Plays conversations against one process and one store; `judge` is called for every request."""
 
-    def __init__(self, dice: Dice, judge: Callable[[Player, Voice, History, bytes, Exchange], None]) -> None:
+    def __init__(self, dice: Dice, judge: Callable[[Player, Voice, History, bytes, Exchange], Awaitable[None]]) -> None:
         self.dice = dice
         self.judge = judge
         self.setup = SETUPS[dice.below(len(SETUPS))]
@@ -316,7 +310,7 @@ class Player:
         self.sent: list[Sent] = []
         self.story: list[str] = []
         self.harmed = False  # records were lost, or a message was edited: then only the safe promises are judged
-        self.incomplete = False  # a call never got its return
+        self.incomplete = False  # a cite call got no return, or a failed one: what it named may be kept
         self.closed: set[tuple[str, ...]] = set()  # transcripts that got an answer, in whatever branch
         self._serial = 0
         self._docs: dict[tuple[str, str, int, int], Doc] = {}
@@ -365,10 +359,6 @@ class Player:
             name, other = f"{table.name[0]}{number}", f"{table.name[0]}{(number + 1) % 5}"
         token = f"<{voice.tenant}.{table.name}.n{number}v{version}>"
         fragment = self.pick(HOSTILE).replace("NAMED", other)
-        if "footnotes" in NOT_YET:
-            fragment = fragment.replace("[12]", "(12)").replace("[13]", "(13)")
-        if "forged headers" in NOT_YET:
-            fragment = re.sub(r"\[rank (\d) of \d\]", r"(rank \1)", fragment)
         content = (f"{token} {fragment}", f"{fragment} {token}", f"{token}")[self.dice.below(3)]
         has_picture = self.rarely(4)
         pictures = (*PICTURES, *UNDECODABLE, REMOTE)
@@ -407,7 +397,7 @@ class Player:
             question = f"question-{voice.number}-{len(opened)}"
         exchange = await self.conversations.ask(Asked(body, voice.tenant, question))
         self.tell(f"-> {voice.tenant} asks, {len(history)} messages: {exchange.header}")
-        self.judge(self, voice, history, body, exchange)
+        await self.judge(self, voice, history, body, exchange)
         self.sent.append(Sent(self.process, voice.tenant, history, body, exchange.body, exchange.header))
         return exchange
 
@@ -468,15 +458,15 @@ class Player:
             exchange = await self.ask(voice, history)
         calls = [self.call(voice, history) for _ in range(1 + self.dice.below(3))]
         ids = self.call_ids(voice, history, len(calls))
-        thought = "<think>hm</think>Looking." if "ids in thoughts" in NOT_YET else "<think>hm [w1]</think>Looking."
-        words = ("", "Let me look.", thought)[self.dice.below(3)]
+        words = ("", "Let me look.", "<think>hm [w1]</think>Looking.")[self.dice.below(3)]
         called = [
             {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call_id, call in zip(ids, calls, strict=True)
         ]
         said = {"role": "assistant", "content": words or None, "tool_calls": called}
         await self.reply(exchange, [{"index": 0, "message": said, "finish_reason": "tool_calls"}])
-        history = (*history, self.assistant(voice, said, calls=tuple(zip(ids, (c.name for c in calls), strict=True))))
+        made = tuple(zip(ids, (call.name for call in calls), strict=True))
+        history = (*history, self.assistant(voice, said, calls=made, wrong=any(call.wrong for call in calls)))
         order = list(range(len(calls)))
         if len(set(ids)) == len(ids) and self.rarely(3):
             order.reverse()
@@ -485,8 +475,14 @@ class Player:
             self.incomplete = True
             order.pop()
         attached: list[Msg] = []
+        # One id for calls of different tools: nobody can tell which return is whose, so none of them is evidence.
+        muddled = {i for i in ids if len({c.name for c, own in zip(calls, ids, strict=True) if own == i}) > 1}
         for at in order:
             returned, pictures = self.returned(voice, history, calls[at], ids[at])
+            if ids[at] in muddled:
+                self.incomplete = self.incomplete or returned.cites is not None
+                returned = replace(returned, table=None, docs=(), cites=None)
+                pictures = [replace(message, ours=()) for message in pictures]
             history = (*history, returned)
             attached += pictures
         history = (*history, *attached)
@@ -526,13 +522,13 @@ class Player:
         shown = list(dict.fromkeys(doc.id for m in history if m.table == table.name for doc in m.docs))
         chosen = self.some(shown, 3)
         if self.rarely(8):
-            arguments = ('{"chunk_ids": [', '["x"]', "null", '{"chunk_ids": ["nowhere-0"]}')[self.dice.below(4)]
+            arguments = ('{"chunk_ids": [', '["nowhere-1"]', "null", '{"chunk_ids": ["nowhere-0"]}')[self.dice.below(4)]
             return Call(str(table.cite), arguments, None, wrong=True, cited_by=table)
         written: list[Any] = []
         in_sight = citable_inline(history, table.name)
         for chunk_id in chosen:
             forms: list[Any] = [chunk_id]
-            if "ids in brackets" not in NOT_YET:
+            if table.format != "haiku" or "ids as they stand in an output" not in NOT_YET:
                 forms += [f" {chunk_id} ", f"[{chunk_id}]", f' "{chunk_id}" ']
             if chunk_id.isdigit():
                 forms.append(int(chunk_id))
@@ -553,8 +549,9 @@ class Player:
             self.tell(f"tool {call.name}({call.arguments}): {text}")
             raw = pen.message({"role": "tool", "tool_call_id": call_id, "content": text}, self.serial())
             works = not failed and not call.wrong
+            self.incomplete = self.incomplete or (failed and call.cited_by.format != "haiku")
             # Two tables may share a cite tool: then a call cites for each.
-            return Msg(raw, "tool", cites=(call.name, call.cited) if works else None, wrong=call.wrong), []
+            return Msg(raw, "tool", cites=(call.name, call.cited) if works else None), []
         if call.table is None:
             self.tell(f"tool {call.name}: 4")
             return Msg(
@@ -714,7 +711,7 @@ class Player:
             written = [f"[{chunk_id}]" for _, chunk_id in cited]
             text += " See " + (" ".join(written) if self.dice.below(2) else f"[{', '.join(i for _, i in cited)}]")
         if self.rarely(8):
-            text = ("<think>why</think>" if "ids in thoughts" in NOT_YET else "<think>why [w0]</think>") + text
+            text = "<think>why [w0]</think>" + text
         return text, tuple(cited)
 
     async def side(self, voice: Voice, history: History) -> None:

@@ -178,7 +178,8 @@ class CitedDoc:
     group: int
     first: tuple[int, int, int]
     shown_times: int
-    far: bool = False  # cited where it was not shown: after an interruption, or in a later question
+    unclear: bool = False
+    far: bool = False  # cited where it had not been shown: before an interruption, or in an older question
 
 
 @dataclass
@@ -249,6 +250,7 @@ class _Walk:
                 reply += 1
                 ended, answered = message.closes, not message.calls
                 ambiguous = answered and tuple(m.raw for m in self.history[:index]) in self.closed
+                now.wrong = now.wrong or message.wrong
                 now.brackets = now.brackets or "[" in message.raw[1:].split('"tool_calls"')[0]
                 for table in dict.fromkeys(where for where, _ in message.inline):
                     now.cites.append(
@@ -288,27 +290,27 @@ class _Walk:
             for table in self.setup:
                 if table.cite == message.cites[0]:
                     now.cites.append((reply, stretch, table.name, message.cites[1]))
-        now.wrong = now.wrong or message.wrong
 
     def close(self) -> None:
         """The question is over: now its citations count."""
         now, number = self.questions[-1], self.truth.questions
         cited: dict[Key, list[Doc]] = {}
         self.far = set[Key]()
+        self.unclear = set[Key]()
         for reply, stretch, table, ids in now.cites:
             resolved = [self.cite(now, cited, reply, stretch, table, name) for name in ids]
             now.found.append((reply, table, not ids or any(resolved)))
         for key, docs in cited.items():
-            self.truth.cited[key] = CitedDoc(
-                list(dict.fromkeys(docs)), number, self.first(key), self.times[key], key in self.far
-            )
+            whose = list(dict.fromkeys(docs))
+            self.truth.cited[key] = CitedDoc(whose, number, self.first(key), self.times[key])
+            self.truth.cited[key].far, self.truth.cited[key].unclear = key in self.far, key in self.unclear
         self.truth.questions += 1
         self.questions.append(_Question())
 
     def cite(
         self, now: _Question, cited: dict[Key, list[Doc]], reply: int, stretch: int, table: str, name: str
     ) -> bool:
-        """This question's own first, those that had been seen before the later ones; else cited before; else earlier."""
+        """This question's own first, seen ones before later ones; else what was cited before; else what is older."""
         mine = [s for s in now.shown if (s.doc.table, s.doc.id) == (table, name)]
         same = [s for s in mine if s.stretch == stretch]
         seen = [s for s in mine if s.reply < reply]
@@ -316,8 +318,10 @@ class _Walk:
             chunks = [s.doc for s in scope if not s.doc.whole] or [s.doc for s in scope]
             for doc in chunks:
                 cited.setdefault(identity(doc), []).append(doc)
-                if near and "cited over an interruption" in NOT_YET:
+                if near:
                     self.far.add(identity(doc))
+                if "outputs that were seen" in NOT_YET and len({s.doc.whole for s in mine}) > 1:
+                    self.unclear.add(identity(doc))
             if chunks:
                 return True
         before = [key for key in self.truth.cited if (key[0], key[2]) == (table, name)]
@@ -339,8 +343,10 @@ class _Walk:
         tables = {table.name: table for table in self.setup}
         for index, _, name, has_ids, readable in question.returns:
             table = tables[name]
-            newest = max(reply for _, reply, where, _, _ in question.returns if where == name)
-            declared = any(declares for reply, where, declares in question.found if where == name and reply > newest)
+            # Tables that are cited in one way share what is cited: a call declares for all of them.
+            way = {other.name for other in self.setup if other.cite == table.cite}
+            newest = max(reply for _, reply, where, _, _ in question.returns if where in way)
+            declared = any(declares for reply, where, declares in question.found if where in way and reply > newest)
             fate: bool | None
             if current or table.cite is None:
                 fate = False
@@ -350,7 +356,7 @@ class _Walk:
                 fate = False
             elif declared or table.undeclared == "receipt":
                 fate = None if question.interrupted else True
-            elif question.interrupted and (question.brackets or any(where == name for _, where, _ in question.found)):
+            elif question.interrupted and (question.brackets or any(where in way for _, where, _ in question.found)):
                 fate = None
             else:
                 fate = False
@@ -375,12 +381,12 @@ class Verdict:
     inserted: str | None = None
 
 
-def judge(player: Player, voice: Voice, history: History, body: bytes, exchange: Exchange) -> None:
+async def judge(player: Player, voice: Voice, history: History, body: bytes, exchange: Exchange) -> None:
     """Check every promise on one request; raises Broken with the transcript."""
     try:
         verdict = _judge(player, voice, history, body, exchange)
         _stable(player, voice, history, body, exchange, verdict)
-        _elsewhere(player, voice, history, body, exchange)
+        await _elsewhere(player, voice, history, body, exchange)
     except Broken:
         raise
     except AssertionError as error:
@@ -402,7 +408,7 @@ def _judge(player: Player, voice: Voice, history: History, body: bytes, exchange
     _figures(player, truth, verdict, body, exchange, capsule)
     if not player.harmed and not voice.pen.drops_text:
         _fates_kept(truth, verdict, exchange)
-        _arranged(player, truth, verdict, capsule)
+        _arranged(player, history, truth, verdict, capsule)
     return verdict
 
 
@@ -497,9 +503,9 @@ def _nothing_lost(
     forwarded = [text for raw in went.messages for text in texts_of(raw)]
     capsule_text = parts_of(verdict.replaced[capsule])[0][1] if capsule is not None else ""
     for entry in truth.cited.values():
-        if entry.far and (
-            "what only stands here first" in NOT_YET or player.harmed or truth.interrupted or entry.docs[0].id.isdigit()
-        ):
+        if entry.unclear:
+            continue
+        if entry.far and (player.harmed or truth.interrupted or entry.docs[0].id.isdigit()):
             continue
         for doc in entry.docs:
             if any(doc.content in text for text in forwarded):
@@ -574,8 +580,7 @@ def _figures(
     assert (figures["before"], figures["after"]) == (len(body), len(exchange.body)), exchange.header
     assert figures["receipts"] == len(verdict.replaced) - (capsule is not None), exchange.header
     assert (figures["capsule"] > 0) == (capsule is not None), exchange.header
-    uncitable_first = "evidence that nobody can cite first" in NOT_YET and any(t.cite is None for t in player.setup)
-    if not player.harmed and not truth.interrupted and truth.earliest == truth.current and not uncitable_first:
+    if not player.harmed and not truth.interrupted and truth.earliest == truth.current:
         assert figures["question"] == truth.questions + 1, (
             f"question: {truth.questions + 1} is right: {exchange.header}"
         )
@@ -583,16 +588,16 @@ def _figures(
 
 def _fates_kept(truth: Truth, verdict: Verdict, exchange: Exchange) -> None:
     """Promise 5: every earlier return that is accounted for was replaced."""
-    if truth.earliest != truth.current:
+    if truth.earliest != truth.current or truth.interrupted:
         return
     for index, fate in truth.fates.items():
         if fate.replaced is True:
             assert index in verdict.replaced, f"promise 5: message {index} is of an earlier question, and stayed"
 
 
-def _arranged(player: Player, truth: Truth, verdict: Verdict, capsule: int | None) -> None:
+def _arranged(player: Player, history: History, truth: Truth, verdict: Verdict, capsule: int | None) -> None:
     """Promise 8: whole, exact, once; newest group first; in a group by first appearance, haiku's by id."""
-    if capsule is None or truth.interrupted or truth.earliest != truth.current:
+    if capsule is None or truth.interrupted or truth.earliest != truth.current or player.incomplete:
         return
     text = parts_of(verdict.replaced[capsule])[0][1]
     haiku = {table.name for table in player.setup if table.format == "haiku"}
@@ -623,8 +628,8 @@ def _arranged(player: Player, truth: Truth, verdict: Verdict, capsule: int | Non
                 first.first[0] != second.first[0] or first.first[1] == second.first[1]
             ):
                 assert first.first < second.first, f"promise 8: [{two.id}] appeared before [{one.id}]"
-    if player.incomplete:
-        return  # what a call without a return cited is kept, too
+    if any(not message.readable for message in history):
+        return
     tokens = set(re.findall(r"<\w+\.\w+\.\w+>", text))
     wanted = {doc.token for entry in truth.cited.values() for doc in entry.docs}
     assert tokens <= wanted, f"the capsule holds what nobody cited: {tokens - wanted}"
@@ -638,8 +643,6 @@ def _stable(player: Player, voice: Voice, history: History, body: bytes, exchang
         if (sent.process, sent.tenant) != (player.process, voice.tenant) or not start < size <= len(history):
             continue
         if history[:size] != sent.history:
-            continue
-        if "asked anew" in NOT_YET and player.harmed and (size == len(history) or history[size].role == "user"):
             continue
         came = _until_last_message(sent.body)
         if body.startswith(came):
@@ -655,31 +658,22 @@ def _until_last_message(body: bytes) -> bytes:
     return body[: len(body) - len(whole.tail.encode("utf-8", "surrogatepass"))]
 
 
-def _elsewhere(player: Player, voice: Voice, history: History, body: bytes, exchange: Exchange) -> None:
+async def _elsewhere(player: Player, voice: Voice, history: History, body: bytes, exchange: Exchange) -> None:
     """Promises 7 and 9: another process with the same store sends the same bytes, another tenant sees none of it."""
     kind = len(player.sent) % 4
     if not player.in_process:
         return
-    if kind == 1 and not player.harmed and not voice.names_questions:
+    # Where a question was interrupted, this process knows more than its neighbour: which stretches are one question.
+    interrupted = truth_of(history, player.setup, player.closed).interrupted
+    if kind == 1 and not player.harmed and not voice.names_questions and not interrupted:
         other = Conversations(player.settings, player.store.elsewhere())  # type: ignore[arg-type]
-        again = run_now(other, Asked(body, voice.tenant))
+        again = await other.ask(Asked(body, voice.tenant))
         assert again.body == exchange.body, f"promise 7: another process sends other bytes ({again.header})"
         assert again.header == exchange.header, (again.header, exchange.header)
     elif kind == 2:
         for stranger in ("a stranger", None):
-            again = run_now(player.conversations, Asked(body, stranger))
+            again = await player.conversations.ask(Asked(body, stranger))
             assert again.body is body, f"promise 9: {stranger or 'nobody'} got a rewrite: {again.header}"
-
-
-def run_now(conversations: Conversations, asked: Asked) -> Exchange:
-    """Ask without leaving the judge: nothing here ever waits, so one step of the coroutine is all of it."""
-    work = conversations.ask(asked)
-    try:
-        work.send(None)
-    except StopIteration as done:
-        exchange: Exchange = done.value
-        return exchange
-    raise AssertionError("asking waited for something")
 
 
 # What a reader sees of a failure.

@@ -50,7 +50,6 @@ def test_call_ids_that_repeat_in_every_reply_are_told_apart() -> None:
     assert ids_of(settled(*messages)) == ["c1"] and asked_next(*messages)[1].done.capsule == 1
 
 
-@pytest.mark.xfail(strict=True, reason="by position alone, another tool's return is read as the search's and replaced")
 def test_promise_1_where_one_reply_repeats_an_id_for_two_tools_nothing_proves_whose_a_return_is() -> None:
     pair = [calls(("x", "search", {}), ("x", "weather", {})), returns("x", "[w1] sunny"), returns("x", ONE)]
     assert asked_next(Q, *pair, *cited([]))[1].shows("sunny")
@@ -105,8 +104,6 @@ def test_nesting_of_a_thousand_is_read_or_is_no_body_of_ours(depth: int, place: 
 @pytest.mark.parametrize("depth", [100, 500, 1000, 5000])
 def test_nesting_of_a_thousand_in_a_return_stays_or_is_kept_whole(depth: int) -> None:
     row = '{"id":"c1","text":"one","x":%s}' % ("[" * depth + "7" + "]" * depth)
-    if depth == 1000:
-        pytest.xfail("the details of a row are written by a recursive encoder: RecursionError")
     assert asked_next(Q, *searched(row), *cited(["c1"]))[1].shows("one")
 
 

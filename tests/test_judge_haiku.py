@@ -34,11 +34,7 @@ from tests.rewrites import (
 )
 
 EVIDENCE = [{"name": "kb", "format": "haiku", "tools": ["search", "execute_code"]}]
-#: The store's first read may be slow on a busy machine, which is a reason to leave evidence: these tests wait for it.
 CONFIG = """\
-[store]
-read_timeout_ms = 60000
-
 [server]
 port = 0
 admin_port = 0
@@ -414,7 +410,9 @@ async def test_promise_7_a_process_and_its_restart_write_the_same_bytes(
             there += await drive(again.url, provider, conversation[middle:])
         finally:
             await again.stop()
-    
+        assert [turn.evidence for turn in there] == [turn.evidence for turn in here]
+        assert [turn.forwarded for turn in there] == [turn.forwarded for turn in here]
+
 
 async def test_promises_7_and_9_all_scenarios_through_one_proxy_are_what_each_is_alone(
     start_here: StartHere, provider: Provider

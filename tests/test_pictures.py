@@ -78,7 +78,6 @@ def test_a_picture_decodes() -> None:
     assert decodes(url(png()))
 
 
-@pytest.mark.xfail(strict=True, reason="Pillow tries every format it has, and its PostScript reader starts Ghostscript")
 def test_no_program_is_started_for_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     monkeypatch.setattr(PIL.EpsImagePlugin, "Ghostscript", lambda *_, **__: started.append(1) or Image.new("L", (1, 1)))
@@ -120,9 +119,6 @@ def test_promise_6_a_picture_that_does_not_decode_is_sent_with_neither_label_nor
     assert len(sent.returns[0]) == 1 and "Picture" not in sent.returns[0][0]["text"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the hint is copied to the text, and comes again with the picture that carried it"
-)
 def test_a_cache_hint_is_not_multiplied() -> None:
     content = [text("[c1] one"), picture(1, cache_control={"type": "ephemeral"})]
     assert asked_next(user("q"), *searched(content), *cited(["c1"]))[1].raw.count(b"cache_control") == 1

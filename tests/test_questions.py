@@ -207,9 +207,6 @@ async def test_promise_7_a_slow_store_changes_nothing_inside_a_question() -> Non
     assert (await proxy.ask(*SECOND, *searched("x", "t"))).header.startswith("untouched")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a later request of the same transcript overwrites the boundary that the first was given"
-)
 async def test_promise_7_a_side_request_does_not_change_a_questions_boundary() -> None:
     proxy = Proxy()
     await proxy.ask(*FIRST, answer="a")
@@ -220,7 +217,6 @@ async def test_promise_7_a_side_request_does_not_change_a_questions_boundary() -
     assert (await proxy.ask(*SECOND, *searched("x", "t"))).header.startswith("untouched")
 
 
-@pytest.mark.xfail(strict=True, reason="that this process saw the question is taken for having seen it break off")
 async def test_strict_refuses_where_the_store_is_slow_although_the_question_was_settled_here() -> None:
     proxy = Proxy(compaction={"strict": True})
     await proxy.ask(*FIRST, answer="a")
@@ -239,7 +235,6 @@ async def test_strict_refuses_a_conversation_that_it_never_saw() -> None:
     assert refusal is not None and refusal.status == 422 and ("x-should-retry", "false") in refusal.headers
 
 
-@pytest.mark.xfail(strict=True, reason="`no-record` looks at openings without the host's word: in strict mode, a 422")
 async def test_strict_does_not_refuse_what_the_host_says_is_one_question() -> None:
     store = Store()
     first, other = Proxy(store, compaction={"strict": True}), Proxy(store, compaction={"strict": True})
@@ -250,9 +245,6 @@ async def test_strict_does_not_refuse_what_the_host_says_is_one_question() -> No
 LATER = [user("q"), *searched(CHUNKS), says("so [c1]"), user("r")]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="inline, an id counts only where this question retrieved it or an earlier one cited it"
-)
 async def test_promise_3_an_inline_citation_of_what_an_earlier_question_retrieved_is_not_lost() -> None:
     store = Store()
     watching = Proxy(store, "inline", compaction={"mode": "observe"})  # the model sees both chunks all the time
@@ -261,7 +253,6 @@ async def test_promise_3_an_inline_citation_of_what_an_earlier_question_retrieve
     assert b"two" in (await Proxy(store, "inline").ask(*LATER, says("but [c2]"), user("s"))).body
 
 
-@pytest.mark.xfail(strict=True, reason="the same, where the second question never came through the proxy")
 def test_promise_3_an_inline_citation_in_a_question_without_a_record_is_not_lost() -> None:
     first = settled(*LATER[:3], answer="so [c1]", tables=(INLINE,))
     third = [*LATER, says("but [c2]"), user("s"), *searched("[c3] three", "t")]

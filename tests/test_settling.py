@@ -203,14 +203,10 @@ def test_each_table_gets_its_own_citations() -> None:
     assert [(entry.table, entry.id) for entry in record.cited] == [("a", "x1"), ("b", "y1")]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="each table is declared for alone, so evidence of one that nobody cited stays for good"
-)
 def test_promise_5_a_question_that_declared_has_declared_for_all_its_tables() -> None:
     assert fate(settled(*both("[x1] X", "[y1] Y", ["y1"]), tables=(A, B))) == ("grounded", (0, 1), ())
 
 
-@pytest.mark.xfail(strict=True, reason="an id that another table knows exactly is recovered to a neighbour in this one")
 def test_an_id_that_is_exact_in_one_table_is_not_damaged_in_another() -> None:
     record = settled(
         *both("[manual-section-alpha] X", "[manual-section-alphb] Y", ["manual-section-alphb"]), tables=(A, B)

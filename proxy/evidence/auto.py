@@ -123,10 +123,17 @@ def _chunk(value: dict[Any, Any], read_already: set[Any], fields: FieldNames, pa
         content=content if content is not None else "",
         source=_source(title, uri, headings, pages),
         collection=collection,
-        details=json.dumps(rest, ensure_ascii=False, separators=(",", ":"), default=str) if rest else None,
+        details=_encoded(rest) if rest else None,
         part=part,
         names=tuple(name for name in (title, uri) if name),
     )
+
+
+def _encoded(rest: dict[Any, Any]) -> str | None:
+    try:
+        return json.dumps(rest, ensure_ascii=False, separators=(",", ":"), default=str)
+    except (RecursionError, ValueError):  # nested too deep to be written, or a number that Python does not write
+        return None
 
 
 def _is_detail(name: Any, item: Any) -> bool:
@@ -195,6 +202,8 @@ def _shape(chunk_id: str) -> str:
     or in what stands after the last joint (`doc-a`, `doc-b`)."""
     if _RANDOM.fullmatch(chunk_id):
         return "random"
+    if len(chunk_id) == 1:
+        return "@"
     joint = max(chunk_id.rfind(character) for character in "-_./:#")
     if joint > 0:
         last = chunk_id[joint + 1 :]

@@ -24,6 +24,7 @@ _WRAPPING = " \t\r\n\"'`“”‘’[](){}<>【】,;"
 _ID_KEY = re.compile(r"(?:^|_)(?:ids?|chunks?|cit(?:e|es|ed|ations?)|sources?|references?|refs?)$|Ids?$", re.IGNORECASE)
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.){1,200})"')
 _NUMBER = re.compile(r"\d+")
+_HEXADECIMAL = re.compile(r"[0-9a-f-]+", re.IGNORECASE)
 _RUN = re.compile(r"(.)\1{4}")
 _TOKEN = re.compile(r"[\w.\-/:#]+")
 _WORD = re.compile(r"[^\W_]+")
@@ -54,7 +55,7 @@ def written(arguments: str) -> Written:
             value = json.loads(value)  # encoded twice
     except (ValueError, RecursionError):
         return Written(perhaps=tuple(_QUOTED.findall(arguments)), clear=False)
-    if isinstance(value, list):
+    if isinstance(value, list) and value:
         value = {"ids": value}
     if not isinstance(value, dict):
         return Written(clear=False)
@@ -65,8 +66,14 @@ def written(arguments: str) -> Written:
     except RecursionError:
         return Written(clear=False)
     named = [item for key, item in value.items() if _ID_KEY.search(key)]
-    nothing = not ids and (not value or any(item in ([], None, "", {}) for item in named))
+    nothing = not ids and (not value or any(map(_is_blank, named)))
     return Written(tuple(dict.fromkeys(ids)), tuple(dict.fromkeys(perhaps)), nothing)
+
+
+def _is_blank(item: Any) -> bool:
+    if isinstance(item, list):
+        return all(map(_is_blank, item))
+    return item is None or item == {} or (isinstance(item, str) and not item.strip())
 
 
 def _collect(value: Any, is_id: bool, ids: list[str], perhaps: list[str], depth: int) -> None:
@@ -165,6 +172,8 @@ def recovered(damaged: str, known: Iterable[str]) -> str | None:
         likeness = Levenshtein.normalized_similarity(bare.lower(), candidate.lower())
         if _looks_drawn(candidate):
             near = likeness >= NEAR_RANDOM
+        elif _HEXADECIMAL.fullmatch(candidate):
+            near = False  # counted: the next one is as near as any damage
         else:
             near = (
                 len(candidate) >= _SHORTEST_NAMED

@@ -81,8 +81,8 @@ class Refusal:
 class _Read:
     """What reading a request gave: its transcript, and why it stays untouched if that is known already.
 
-    `evidence` are the ordinals of its evidence returns. `whole` says whether the transcript has everything that the
-    model sees, and `recordable` whether its question can be written down.
+    `evidence` are the ordinals of its evidence returns that can be cited. `whole` says whether the transcript has
+    everything that the model sees, and `recordable` whether its question can be written down.
     """
 
     transcript: Transcript | None
@@ -159,7 +159,8 @@ class Conversations:
             return _Read(read, untouched or Reason.NO_EVIDENCE, whole=whole)
         if all(table.cite is None for table in tables.values()):
             return _Read(read, untouched or Reason.NO_CITATIONS, whole=whole)
-        return _Read(read, untouched, frozenset(tables), whole=whole, recordable=whole)
+        citable = frozenset(ordinal for ordinal, table in tables.items() if table.cite is not None)
+        return _Read(read, untouched, citable, whole=whole, recordable=whole)
 
     def _evidence(self, read: Transcript) -> dict[int, Table]:
         """The evidence returns of a transcript, by ordinal, with their tables."""
@@ -226,7 +227,9 @@ class Conversations:
         given: Callable[[bytes], Boundary | None] = (
             (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
         )
-        found = boundary.find(asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id)
+        found = boundary.find(
+            asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, self._tables
+        )
         same_question = {
             index
             for index, step in enumerate(asked_of.replies)
@@ -414,7 +417,7 @@ class Exchange:
         if self._after is None:
             return
         self._after.reader.close(complete)
-        if complete:  # also where a provider sent fewer choices than were asked for
+        if complete and self.finished():
             await self.settle()
         self._after = None
 

@@ -14,7 +14,7 @@ from proxy.ledger import records
 from proxy.ledger.citations import Found, Index, Read, Resolved, Resolver
 from proxy.ledger.questions import Habits, Stretch, opening_after, stretches
 from proxy.ledger.records import Attachment, Cited, Declaration, PicturePlace, Place, Record
-from proxy.ledger.transcript import ReplyStep, Return, Transcript, reply_digest
+from proxy.ledger.transcript import ReplyStep, Return, Transcript, reply_digest, without_thinking
 from proxy.wire.chat_reply import ANSWERED, finished_normally
 from proxy.wire.messages import Call, Message, Reply
 
@@ -63,6 +63,18 @@ def settle(
     )
 
 
+def cited_without_record(
+    transcript: Transcript, record: Record, from_reply: int, tables: Tables, habits: Habits
+) -> set[int]:
+    """The returns, among those that a record replaced, out of which later answers cited that have no record.
+
+    They went up untouched to a model that saw all of it, so what they cited may be what the record gave up.
+    """
+    later = _Question(transcript, record, from_reply, tables, habits)
+    later.read_stretches(None)
+    return later.cited_ordinals() & set(record.replaced)
+
+
 @dataclass(slots=True)
 class _Cite:
     """What one reply cited. `written` stands where ids are expected; `perhaps` counts only where it is exactly one;
@@ -98,16 +110,22 @@ class _Question:
     _reply_of: dict[int, int] = field(default_factory=dict)
     _earlier: dict[str, Index] = field(default_factory=dict)
 
-    def read_stretches(self, reply: Reply) -> None:
-        """Read the question's evidence and citations, one stretch after another; the last one ends in `reply`."""
+    def read_stretches(self, reply: Reply | None) -> None:
+        """Read the question's evidence and citations, one stretch after another; the last one ends in `reply`.
+
+        Without a reply, only what was answered already is read.
+        """
         parts = stretches(self.transcript, self.from_reply, self.habits)
+        if reply is None:
+            parts = [part for part in parts if part.answered]
         for index, step in enumerate(self.transcript.replies):
             for found in step.returns:
                 self._reply_of[found.ordinal] = index
         held = [self._read(part) for part in parts]
         self.reads = [read for reads in held for read in reads]
         # What was answered without evidence before the first search was seen, and is a question of its own.
-        idle = next((position for position, reads in enumerate(held) if reads), len(held) - 1)
+        cited = [any(read.table.cite is not None for read in reads) for reads in held]
+        idle = cited.index(True) if True in cited else len(held) - 1
         self.ordinal = (self.previous.ordinal if self.previous else 0) + idle + 1
         # Tables that are cited in one way share what is cited: a call declares for all of them.
         ways: dict[str, list[Table]] = {}
@@ -176,11 +194,13 @@ class _Question:
 
     def _resolved(self, cite: _Cite, resolver: Resolver) -> list[Resolved]:
         if not cite.inline:
-            exact = [one for text in cite.perhaps if (one := resolver.exact(text.strip(), cite.reply)) is not None]
+            exact = [one for text in cite.perhaps if (one := resolver.exact([text.strip()], cite.reply)) is not None]
             return [one for text in cite.written for one in resolver.resolve(text, cite.reply)] + exact
         found: list[Resolved] = []
         for inner in (*cite.written, *cite.perhaps):
-            named = [one for option in citing.ids_in(inner) if (one := resolver.exact(option, cite.reply)) is not None]
+            named = [
+                one for option in citing.ids_in(inner) if (one := resolver.exact([option], cite.reply)) is not None
+            ]
             if not named and inner in cite.written and not any(map(str.isspace, inner)):
                 standing = resolver.standing(inner)
                 named = [standing] if standing is not None else []
@@ -199,19 +219,22 @@ class _Question:
             # An answered stretch without a record may have cited in any assistant text, whatever its tables say.
             if inline or part.answered:
                 cites = tuple(names for message in step.messages for names in message.cites)
-                found += self._inline_cites(index, step.text, cites)
+                found += self._inline_cites(index, step.text, cites, declares=not step.calls)
         if final is not None:
             if inline:
-                found += self._inline_cites(part.end_reply, final.text, final.cites)
+                found += self._inline_cites(part.end_reply, final.text, final.cites, declares=True)
             for call in final.calls:  # beside an output tool's call; its return is still to come
                 if call.name == way and (said := citing.written(call.arguments)).ids:
                     found.append(_Cite(part.end_reply, said.ids, said.perhaps))
         return found
 
-    def _inline_cites(self, index: int, text: str, sources: tuple[tuple[str, ...], ...]) -> list[_Cite]:
-        brackets, links = citing.bracketed(text)
-        said = bool(brackets or links or sources)
-        return [_Cite(index, tuple(brackets), tuple(links), sources, inline=True)] if said else []
+    def _inline_cites(self, index: int, text: str, sources: tuple[tuple[str, ...], ...], declares: bool) -> list[_Cite]:
+        """What stands in brackets in a text, or annotates it. Words beside a tool call are no answer yet, and declare
+        nothing."""
+        brackets, links = citing.bracketed(without_thinking(text))
+        if not brackets and not links and not sources:
+            return []
+        return [_Cite(index, tuple(brackets), tuple(links), sources, inline=True, declares=declares)]
 
     def _cite_call(self, tables: list[Table], index: int, step: ReplyStep, call: Call) -> _Cite | None:
         said = citing.written(call.arguments)
@@ -236,6 +259,11 @@ class _Question:
                 if table_of(self.tables, found.tool) in tables and (read := read_return(found, self.tables)) is not None
             )
         return self._earlier[way]
+
+    def cited_ordinals(self) -> set[int]:
+        """The returns out of which something was cited, or in which a cited id stands."""
+        found = {found.read.ret.ordinal for _, meaning in self._cited for found in meaning.found}
+        return found | {read.ret.ordinal for _, meaning in self._cited for read in meaning.stands_in}
 
     # What was cited, merged with what had been cited before.
 

@@ -56,7 +56,11 @@ class ReplyStep:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """The messages of a request, in replies. `key` and `shown` are digests of all of it."""
+    """The messages of a request, in replies. `key` and `shown` are digests of all of it.
+
+    `shown_before` are `shown` as it was before each further user message at the end: a client whose question failed
+    may have asked again below it.
+    """
 
     request: Request
     first_users: list[tuple[int, Message]]
@@ -65,6 +69,7 @@ class Transcript:
     users: list[Message]
     key: bytes
     shown: bytes
+    shown_before: tuple[bytes, ...] = ()
 
 
 def canonical_arguments(arguments: str) -> str:
@@ -158,6 +163,7 @@ class _Reader:
         self.returns: list[Return] = []
         self.users: list[Message] = []
         self.tools: list[Message] = []
+        self.before: list[bytes] = []
 
     def read(self) -> Transcript:
         speaking = False
@@ -185,6 +191,7 @@ class _Reader:
             users=self.users,
             key=self.key.digest(),
             shown=self.shown.digest(),
+            shown_before=tuple(self.before),
         )
 
     def speak(self, message: Message) -> None:
@@ -207,7 +214,10 @@ class _Reader:
                 reply.returns.append(found)
             self.add(b"return", message.call_id or "")
             self.add_content(message)
-        for _, message in reply.users if reply else self.first_users:
+        self.before = []
+        for position, (_, message) in enumerate(reply.users if reply else self.first_users):
+            if position:
+                self.before.append(self.shown.copy().digest())
             self.add(b"user")
             self.add_content(message)
         self.tools = []

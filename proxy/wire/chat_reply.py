@@ -41,9 +41,9 @@ class ChatReplyReader(SideReader):
         self._wanted = choices
         self._choices: dict[int, _Choice] = {}
 
-    def _ended(self) -> bool:
+    def _ended(self, over: bool) -> bool:
         ended = sum(choice.finish is not None for choice in self._choices.values())
-        return ended >= max(self._wanted, len(self._choices)) > 0
+        return 0 < ended == len(self._choices) and (over or ended >= self._wanted)
 
     def _said(self) -> list[Reply]:
         return [self._choices[index].reply() for index in sorted(self._choices) if self._choices[index].finish]

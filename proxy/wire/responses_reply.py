@@ -33,7 +33,7 @@ class ResponsesReplyReader(SideReader):
         """The response's own id, and the conversation's where it belongs to one."""
         return tuple(name for name in (self._id, self._conversation) if name is not None) if self._stored else ()
 
-    def _ended(self) -> bool:
+    def _ended(self, over: bool) -> bool:
         return self._reply is not None
 
     def _said(self) -> list[Reply]:

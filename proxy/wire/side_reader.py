@@ -32,6 +32,7 @@ class SideReader(ABC):
         self._events: EventReader | None = None
         self._whole: list[bytes] | None = None
         self._broken = False
+        self._over = False
 
     def feed(self, chunk: bytes) -> None:
         """The next bytes of the reply."""
@@ -59,6 +60,7 @@ class SideReader(ABC):
         """The reply ended; `complete` says whether it did so by itself."""
         if self._broken:
             return
+        self._over = complete
         try:
             if not complete:
                 # What a stream finished before it broke was relayed, and stands; a broken JSON body says nothing.
@@ -73,8 +75,8 @@ class SideReader(ABC):
             self._broken = True
 
     def finished(self) -> bool:
-        """Whether every choice that was asked for has ended."""
-        return not self._broken and self._ended()
+        """Whether every choice that was asked for has ended; or the reply has, with fewer choices."""
+        return not self._broken and self._ended(self._over)
 
     def replies(self) -> list[Reply]:
         """The choices that ended; none where the reply could not be read or reported an error."""
@@ -99,7 +101,8 @@ class SideReader(ABC):
         """The data of one event of a stream."""
 
     @abstractmethod
-    def _ended(self) -> bool: ...
+    def _ended(self, over: bool) -> bool:
+        """Whether what was asked for has ended; `over` says that no more will come."""
 
     @abstractmethod
     def _said(self) -> list[Reply]: ...
