@@ -95,7 +95,7 @@ class CompactionSettings(Section):
     """Whether and how earlier evidence is replaced."""
 
     mode: Literal["on", "observe", "off"] = "on"
-    layout: Literal["single"] = "single"
+    layout: Literal["single", "append"] = "single"
     strict: bool = False
 
 
@@ -167,9 +167,9 @@ class TenantSettings(Section):
 class FieldNames(Section):
     """Under which names `auto` looks for the parts of a chunk, the first that is there wins."""
 
-    id: Names = ("chunk_id", "chunkId", "id", "_id", "node_id", "doc_id", "file_id")
+    id: Names = ("chunk_id", "chunkId", "id", "_id", "node_id", "doc_id")
     content: Names = ("content", "text", "page_content", "snippet", "body")
-    title: Names = ("title", "document_title", "name", "filename")
+    title: Names = ("title", "document_title", "name")
     uri: Names = ("url", "uri", "document_uri", "source", "link", "path")
     collection: Names = ("collection",)
     headings: Names = ("headings",)
@@ -274,7 +274,6 @@ Key = tuple[str | int, ...]
 
 # What a value of a later version is called today. The lists above do not hold it, so it is refused; this says why.
 _LATER: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("compaction", "layout"): ("append",),
     ("policy", "mode"): ("record", "enforce"),
     ("evidence", "format"): ("tagged",),
 }

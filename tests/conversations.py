@@ -41,16 +41,6 @@ class Seeded:
         return self._random.randrange(n)
 
 
-#: What is not played, or not judged, yet, because the product gets it wrong: each has a test of its own in
-#: `test_records.py` that is expected to fail, and leaves this list together with that mark.
-NOT_YET: frozenset[str] = frozenset(
-    {
-        "ids as they stand in an output",
-        "outputs that were seen",
-    }
-)
-
-
 # What the conversation is made of.
 
 
@@ -530,8 +520,7 @@ class Player:
         in_sight = citable_inline(history, table.name)
         for chunk_id in chosen:
             forms: list[Any] = [chunk_id]
-            if table.format != "haiku" or "ids as they stand in an output" not in NOT_YET:
-                forms += [f" {chunk_id} ", f"[{chunk_id}]", f' "{chunk_id}" ']
+            forms += [f" {chunk_id} ", f"[{chunk_id}]", f' "{chunk_id}" ']
             if chunk_id.isdigit():
                 forms.append(int(chunk_id))
             if len(chunk_id) == 36 and chunk_id in in_sight:

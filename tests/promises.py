@@ -17,7 +17,7 @@ from typing import Any
 from proxy.compaction.wording import HEADER, RECEIPT
 from proxy.gateway.conversation import Asked, Exchange
 from proxy.settings import EvidenceTable
-from tests.conversations import NOT_YET, UNDECODABLE, Doc, History, Msg, Player, Voice, run
+from tests.conversations import UNDECODABLE, Doc, History, Msg, Player, Voice, run
 
 _decode = json.JSONDecoder().raw_decode
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -178,7 +178,6 @@ class CitedDoc:
     group: int
     first: tuple[int, int, int]
     shown_times: int
-    unclear: bool = False
     far: bool = False  # cited where it had not been shown: before an interruption, or in an older question
 
 
@@ -296,14 +295,13 @@ class _Walk:
         now, number = self.questions[-1], self.truth.questions
         cited: dict[Key, list[Doc]] = {}
         self.far = set[Key]()
-        self.unclear = set[Key]()
         for reply, stretch, table, ids in now.cites:
             resolved = [self.cite(now, cited, reply, stretch, table, name) for name in ids]
             now.found.append((reply, table, not ids or any(resolved)))
         for key, docs in cited.items():
             whose = list(dict.fromkeys(docs))
             self.truth.cited[key] = CitedDoc(whose, number, self.first(key), self.times[key])
-            self.truth.cited[key].far, self.truth.cited[key].unclear = key in self.far, key in self.unclear
+            self.truth.cited[key].far = key in self.far
         self.truth.questions += 1
         self.questions.append(_Question())
 
@@ -320,8 +318,6 @@ class _Walk:
                 cited.setdefault(identity(doc), []).append(doc)
                 if near:
                     self.far.add(identity(doc))
-                if "outputs that were seen" in NOT_YET and len({s.doc.whole for s in mine}) > 1:
-                    self.unclear.add(identity(doc))
             if chunks:
                 return True
         before = [key for key in self.truth.cited if (key[0], key[2]) == (table, name)]
@@ -503,8 +499,6 @@ def _nothing_lost(
     forwarded = [text for raw in went.messages for text in texts_of(raw)]
     capsule_text = parts_of(verdict.replaced[capsule])[0][1] if capsule is not None else ""
     for entry in truth.cited.values():
-        if entry.unclear:
-            continue
         if entry.far and (player.harmed or truth.interrupted or entry.docs[0].id.isdigit()):
             continue
         for doc in entry.docs:

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from proxy.compaction import capsule, wording
-from proxy.compaction.capsule import Capsule, PictureAgain
+from proxy.compaction import capsule
+from proxy.compaction.replacing import Replaced, Rewrite
 from proxy.evidence.tables import Tables
-from proxy.ledger.records import PicturePlace, Record
-from proxy.ledger.transcript import Return, Transcript
-from proxy.wire.messages import LabelledPicture, Splice
-
-
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """What a rewrite does: its splices, and the figures that the reply header reports."""
-
-    splices: list[Splice] = field(default_factory=list)
-    capsule: int = 0
-    receipts: int = 0
-    kept: int = 0
-    missing: bool = False
+from proxy.ledger.records import Record
+from proxy.ledger.transcript import Transcript
 
 
 def rewrite(transcript: Transcript, record: Record, tables: Tables, decodes: Callable[[str], bool]) -> Rewrite:
@@ -29,68 +16,18 @@ def rewrite(transcript: Transcript, record: Record, tables: Tables, decodes: Cal
 
     `decodes` says whether a picture (by its URL) can be sent again.
     """
-    entries, missing = capsule.gather(transcript, record, tables)
+    entries, missing = capsule.Reading(transcript, tables).gather(record.cited)
     stays = missing | set(record.kept)
-    replaced = [
-        transcript.returns[ordinal]
-        for ordinal in record.replaced
-        if ordinal < len(transcript.returns) and ordinal not in stays
-    ]
-    kept = len(stays)
-    if not replaced:
-        return Rewrite(kept=kept, missing=bool(missing))
-    gone = {found.ordinal for found in replaced}
-    removed_users = {a.user for a in record.attachments if gone.issuperset(a.returns)}
-
-    def was_removed(place: PicturePlace) -> bool:
-        if place.in_user:
-            message = transcript.users[place.ordinal] if place.ordinal in removed_users else None
-        else:
-            message = transcript.returns[place.ordinal].message if place.ordinal in gone else None
-        url = capsule.picture_at(message, place) if message is not None else None
-        return url is not None and decodes(url)
-
+    replaced = Replaced(transcript, record, set(record.replaced) - stays, decodes)
+    if not replaced.returns:
+        return Rewrite(kept=len(stays), missing=bool(missing))
     # A chunk that stands in a return which stays is shown there, once.
-    built = capsule.build([entry for entry in entries if entry.ret not in stays], tables, was_removed)
-    carrier = max(replaced, key=lambda found: found.message.index)
-    request = transcript.request
-    splices = [
-        request.api.replace_content(request, found.message, wording.RECEIPT, [])
-        for found in replaced
-        if built is None or found is not carrier
-    ]
-    splices += [request.api.remove_message(request, transcript.users[user]) for user in sorted(removed_users)]
-    if built is not None:
-        splices += _carry(transcript, carrier, built)
+    built = capsule.build([entry for entry in entries if entry.ret not in stays], tables, replaced.was_removed)
+    carrier = max(replaced.returns, key=lambda found: found.message.index)
     return Rewrite(
-        splices=splices,
+        splices=replaced.splices({carrier.ordinal: [built]} if built is not None else {}),
         capsule=built.chunks if built is not None else 0,
-        receipts=len(replaced) - (built is not None),
-        kept=kept,
+        receipts=len(replaced.returns) - (built is not None),
+        kept=len(stays),
         missing=bool(missing),
     )
-
-
-def _carry(transcript: Transcript, carrier: Return, built: Capsule) -> list[Splice]:
-    """The capsule in the carrier's place, its pictures where this conversation's own pictures were."""
-    request = transcript.request
-    parts: dict[int, list[bytes]] = {}  # by message: each is walked once
-
-    def labelled(again: PictureAgain) -> LabelledPicture:
-        place = again.place
-        message = transcript.users[place.ordinal] if place.in_user else transcript.returns[place.ordinal].message
-        if message.index not in parts:
-            parts[message.index] = request.api.picture_parts(request, message)
-        return LabelledPicture(again.label, parts[message.index][place.nth])
-
-    def is_inside(again: PictureAgain) -> bool:
-        return not again.place.in_user and not carrier.message.only_text
-
-    inside = [labelled(again) for again in built.pictures if is_inside(again)]
-    after = [labelled(again) for again in built.pictures if not is_inside(again)]
-    splices = [request.api.replace_content(request, carrier.message, built.text, inside)]
-    if after:
-        group = next(step for step in transcript.replies if any(found is carrier for found in step.returns))
-        last = max((found.message for found in group.returns), key=lambda message: message.index)
-        splices.append(request.api.add_user_message(request, last, after))
-    return splices

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from proxy.compaction import append, rewrite
 from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouched
-from proxy.compaction.rewrite import rewrite
+from proxy.compaction.replacing import Rewrite
 from proxy.evidence.pictures import decodes, picture_digest
 from proxy.evidence.returns import is_retry_prompt
 from proxy.evidence.tables import FieldNames, Table, Tables, table_of
@@ -47,6 +48,10 @@ _MOST_GIVEN = 20_000
 _MOST_RECORDS = 5_000
 _MOST_PICTURES = 10_000
 
+_LAYOUTS: dict[str, Callable[[Transcript, Record, Tables, Callable[[str], bool]], Rewrite]] = {
+    "single": rewrite.rewrite,
+    "append": append.rewrite,
+}
 #: The reasons for which `strict` refuses a request that holds evidence of an earlier question.
 _REFUSED = frozenset({Reason.NO_RECORD, Reason.MISSING_CONTENT, Reason.STORE_SLOW, Reason.STORE_ERROR})
 
@@ -105,6 +110,7 @@ class Conversations:
     def __init__(self, settings: Settings, store: RecordStore) -> None:
         self._mode = settings.compaction.mode
         self._strict = settings.compaction.strict
+        self._rewrite = _LAYOUTS[settings.compaction.layout]
         self._tables = tables_of(settings)
         self._habits = Habits(
             output_tools=frozenset(settings.policy.output_tools),
@@ -254,7 +260,7 @@ class Conversations:
     ) -> Outcome:
         if record is None:
             return Untouched((trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
-        done = rewrite(read, record, self._tables, self._can_send_again)
+        done = self._rewrite(read, record, self._tables, self._can_send_again)
         if not done.splices:
             if done.missing:
                 return Untouched(Reason.MISSING_CONTENT)

@@ -132,14 +132,6 @@ class Resolver:
         standing = next((found for option in options if (found := self.standing(option)) is not None), None)
         return [standing] if standing is not None else []
 
-    def annotated(self, names: tuple[str, ...], in_reply: int) -> list[Resolved]:
-        """What an annotation of an answer means, that names its source in these ways: an id, or else a source."""
-        ids: list[str] = [name for name in names if self.exact((name,), in_reply) is not None]
-        for index in (self._own, self._question):
-            ids = ids or index.cited_as(names)
-        ids = ids or self._earlier().cited_as(names)
-        return [one for chunk_id in ids if (one := self.exact((chunk_id,), in_reply)) is not None]
-
     def exact(self, options: Sequence[str], in_reply: int) -> Resolved | None:
         """What exactly one of these spellings names: what had been seen when it was cited comes first, and in what
         was seen alike a chunk comes before an output that shows its id."""
@@ -165,6 +157,14 @@ class Resolver:
                 return Resolved(option, tuple(found))
         found = self._earlier().outputs(bare)
         return Resolved(bare, tuple(found)) if found else None
+
+    def annotated(self, names: tuple[str, ...], in_reply: int) -> list[Resolved]:
+        """What an annotation of an answer means, that names its source in these ways: an id, or else a source."""
+        ids: list[str] = [name for name in names if self.exact([name], in_reply) is not None]
+        for index in (self._own, self._question):
+            ids = ids or index.cited_as(names)
+        ids = ids or self._earlier().cited_as(names)
+        return [one for chunk_id in ids if (one := self.exact([chunk_id], in_reply)) is not None]
 
     def standing(self, chunk_id: str) -> Resolved | None:
         """The returns in which this id stands, but names no chunk: the question's own, else earlier ones."""

@@ -117,9 +117,9 @@ def picture_parts(request: Request, message: Message) -> list[bytes]:
     return parts.pictures(request, message, "content")
 
 
-def replace_content(request: Request, message: Message, text: str, pictures: Sequence[LabelledPicture]) -> Splice:
-    """Put a text, and pictures after it, in place of a tool message's content; its other fields stay as they are."""
-    return parts.replace(request, message, "content", text, pictures, "text")
+def replace_content(request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str]) -> Splice:
+    """Put a text, and what is added after it, in place of a tool message's content; its other fields stay."""
+    return parts.replace(request, message, "content", text, added, "text")
 
 
 def remove_message(request: Request, message: Message) -> Splice:

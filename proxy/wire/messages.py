@@ -164,9 +164,12 @@ class Api(Protocol):
         """The bytes of each picture part of a message, in order."""
 
     def replace_content(
-        self, request: Request, message: Message, text: str, pictures: Sequence[LabelledPicture]
+        self, request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str]
     ) -> Splice:
-        """Put a text, and pictures after it, in place of what a return holds; its other fields stay as they are."""
+        """Put a text, and pictures (with texts between them) after it, in place of what a return holds.
+
+        Its other fields stay as they are.
+        """
 
     def remove_message(self, request: Request, message: Message) -> Splice:
         """Take a message out of the request. It is never the first one."""

@@ -83,18 +83,19 @@ def picture_parts(request: Request, message: Message) -> list[bytes]:
     return parts.pictures(request, message, _member(message))
 
 
-def replace_content(request: Request, message: Message, text: str, pictures: Sequence[LabelledPicture]) -> Splice:
-    """Put a text, and pictures after it, in place of a call's output; the item's other fields stay as they are.
+def replace_content(request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str]) -> Splice:
+    """Put a text, and what is added after it, in place of a call's output; the item's other fields stay as they are.
 
     In a file search the text becomes its only result, which can hold no picture. Raises ValueError where there is
     nothing to replace.
     """
     if not message.only_text:
-        return parts.replace(request, message, _member(message), text, pictures, "input_text")
+        return parts.replace(request, message, _member(message), text, added, "input_text")
     span = spans.member_span(request.body, message.span, _member(message))
-    if span is None or pictures:
-        raise ValueError(f"message {message.index} cannot hold {'pictures' if pictures else 'results'}")
-    return Splice(span.start, span.end, b'[{"text":' + json_text(text) + b"}]")
+    if span is None or any(isinstance(one, LabelledPicture) for one in added):
+        raise ValueError(f"message {message.index} cannot hold {'pictures' if added else 'results'}")
+    whole = "\n\n".join([text, *(one for one in added if isinstance(one, str))])
+    return Splice(span.start, span.end, b'[{"text":' + json_text(whole) + b"}]")
 
 
 def remove_message(request: Request, message: Message) -> Splice:
