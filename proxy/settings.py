@@ -25,6 +25,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from proxy.evidence import tables
 from proxy.ledger.questions import CONTINUATION_PREFIXES
 
 ENV_PREFIX = "EVIDENCE_PROXY_"
@@ -164,16 +165,19 @@ class TenantSettings(Section):
         return name.lower() if found and kind == "header" else None
 
 
+_FOUND_UNDER = tables.FieldNames()
+
+
 class FieldNames(Section):
     """Under which names `auto` looks for the parts of a chunk, the first that is there wins."""
 
-    id: Names = ("chunk_id", "chunkId", "id", "_id", "node_id", "doc_id")
-    content: Names = ("content", "text", "page_content", "snippet", "body")
-    title: Names = ("title", "document_title", "name")
-    uri: Names = ("url", "uri", "document_uri", "source", "link", "path")
-    collection: Names = ("collection",)
-    headings: Names = ("headings",)
-    pages: Names = ("page_numbers", "pages", "page")
+    id: Names = _FOUND_UNDER.id
+    content: Names = _FOUND_UNDER.content
+    title: Names = _FOUND_UNDER.title
+    uri: Names = _FOUND_UNDER.uri
+    collection: Names = _FOUND_UNDER.collection
+    headings: Names = _FOUND_UNDER.headings
+    pages: Names = _FOUND_UNDER.pages
 
 
 _BY_FORMAT: dict[str, dict[str, Any]] = {
