@@ -33,6 +33,8 @@ ENV_PREFIX = "EVIDENCE_PROXY_"
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+_FIELDS = tables.FieldNames()
+
 Port = Annotated[int, Field(ge=0, le=65535)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 
@@ -165,19 +167,16 @@ class TenantSettings(Section):
         return name.lower() if found and kind == "header" else None
 
 
-_FOUND_UNDER = tables.FieldNames()
-
-
 class FieldNames(Section):
     """Under which names `auto` looks for the parts of a chunk, the first that is there wins."""
 
-    id: Names = _FOUND_UNDER.id
-    content: Names = _FOUND_UNDER.content
-    title: Names = _FOUND_UNDER.title
-    uri: Names = _FOUND_UNDER.uri
-    collection: Names = _FOUND_UNDER.collection
-    headings: Names = _FOUND_UNDER.headings
-    pages: Names = _FOUND_UNDER.pages
+    id: Names = _FIELDS.id
+    content: Names = _FIELDS.content
+    title: Names = _FIELDS.title
+    uri: Names = _FIELDS.uri
+    collection: Names = _FIELDS.collection
+    headings: Names = _FIELDS.headings
+    pages: Names = _FIELDS.pages
 
 
 _BY_FORMAT: dict[str, dict[str, Any]] = {
