@@ -294,6 +294,8 @@ class Voice:
 class Player:
     """Plays conversations against one process and one store; `judge` is called for every request."""
 
+    most_choices = 2  # how many replies a request may ask for
+
     def __init__(self, dice: Dice, judge: Callable[[Player, Voice, History, bytes, Exchange], Awaitable[None]]) -> None:
         self.dice = dice
         self.judge = judge
@@ -311,9 +313,9 @@ class Player:
         self._serial = 0
         self._docs: dict[tuple[str, str, int, int], Doc] = {}
 
-    def new_process(self) -> Any:
-        """A proxy that knows nothing yet but what lies in the store."""
-        return Conversations(self.settings, self.store)  # type: ignore[arg-type]
+    def new_process(self, store: Any = None) -> Any:
+        """A proxy that knows nothing yet but what lies in the store (this player's, or another one)."""
+        return Conversations(self.settings, store or self.store)  # type: ignore[arg-type]
 
     # Choices.
 
@@ -655,7 +657,7 @@ class Player:
 
     async def answer(self, voice: Voice, history: History) -> History:
         """A request whose reply has no tool call (or an output tool's): the end of the question, or what looks so."""
-        choices = 1 + (self.dice.below(2) if self.rarely(6) else 0)
+        choices = 1 + (self.dice.below(self.most_choices) if self.rarely(6) else 0)
         if self.rarely(14):
             await self.side(voice, history)
         exchange = await self.ask(voice, history, choices)
