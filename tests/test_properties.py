@@ -231,8 +231,8 @@ _WORDS = st.sampled_from(
      "data:image/png;base64,AAAA", "data:;base64,", "Fix the errors and try again.")
 )  # fmt: skip
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | _WORDS | st.text(max_size=8)
-_JSON = st.recursive(
-    _SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_KEYS, inner, max_size=5), max_leaves=12
+_JSON: st.SearchStrategy[Any] = st.deferred(
+    lambda: _SCALARS | st.lists(_JSON, max_size=4) | st.dictionaries(_KEYS, _JSON, max_size=5)
 )
 _CALL = st.fixed_dictionaries(
     {
