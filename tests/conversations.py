@@ -119,13 +119,13 @@ SETUPS: tuple[tuple[EvidenceTable, ...], ...] = (
     (DOCS, BARE),
 )
 
-_SETTINGS: dict[int, Settings] = {}
+_SETTINGS: dict[tuple[int, str], Settings] = {}
 
 
-def settings_of(setup: tuple[EvidenceTable, ...]) -> Settings:
-    key = id(setup)
+def settings_of(setup: tuple[EvidenceTable, ...], layout: str = "single") -> Settings:
+    key = (id(setup), layout)
     if key not in _SETTINGS:
-        _SETTINGS[key] = Settings(evidence=list(setup))
+        _SETTINGS[key] = Settings.model_validate({"evidence": list(setup), "compaction": {"layout": layout}})
     return _SETTINGS[key]
 
 
@@ -301,11 +301,16 @@ class Voice:
 class Player:
     """Plays conversations against one process and one store; `judge` is called for every request."""
 
-    def __init__(self, dice: Dice, judge: Callable[[Player, Voice, History, bytes, Exchange], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        dice: Dice,
+        judge: Callable[[Player, Voice, History, bytes, Exchange], Awaitable[None]],
+        layout: str = "single",
+    ) -> None:
         self.dice = dice
         self.judge = judge
         self.setup = SETUPS[dice.below(len(SETUPS))]
-        self.settings = settings_of(self.setup)
+        self.settings = settings_of(self.setup, layout)
         self.store = FakeStore()
         self.process = 0
         self.in_process = True

@@ -81,7 +81,7 @@ class Prefixes:
             at += 1
         if at < len(messages):
             others = list(node.below)
-            size += max((_alike(messages[at], other) for other in others), default=0)
+            size += max((_alike(messages[at], other) + (at > 0) for other in others), default=0)
             counted += max(
                 (_alike_tokens(message_tokens(messages[at]), message_tokens(other)) for other in others), default=0
             )
@@ -129,7 +129,7 @@ def message_tokens(raw: bytes) -> list[int]:
     message: dict[str, Any] = json.loads(raw)
     content = message.get("content", message.get("output"))
     found: list[int] = []
-    text = f"<{message.get('role') or message.get('type')}>"
+    text = f"<|{message.get('role') or message.get('type')}|>"
     for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
         picture = part.get("image_url")
         if picture is not None:
