@@ -25,6 +25,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from proxy.ledger.questions import CONTINUATION_PREFIXES
+
 ENV_PREFIX = "EVIDENCE_PROXY_"
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -102,7 +104,7 @@ class PolicySettings(Section):
 
     mode: Literal["off"] = "off"
     output_tools: Names = ("final_result",)
-    continuation_prefixes: Names = ("Validation feedback:", "{n} validation error", "[haiku.rag/citation-redirect]")
+    continuation_prefixes: Names = CONTINUATION_PREFIXES
 
 
 class StoreSettings(Section):

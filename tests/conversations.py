@@ -41,19 +41,6 @@ class Seeded:
         return self._random.randrange(n)
 
 
-#: What is not played, or not judged, yet, because the product gets it wrong: each has a test of its own in
-#: `test_records.py` that is expected to fail, and leaves this list together with that mark.
-NOT_YET: frozenset[str] = frozenset(
-    {
-        "ids as they stand in an output",
-        "outputs that were seen",
-        "ids in thoughts",
-        "evidence that nobody can cite first",
-        "asked anew",
-    }
-)
-
-
 # What the conversation is made of.
 
 
@@ -466,8 +453,7 @@ class Player:
             exchange = await self.ask(voice, history)
         calls = [self.call(voice, history) for _ in range(1 + self.dice.below(3))]
         ids = self.call_ids(voice, history, len(calls))
-        thought = "<think>hm</think>Looking." if "ids in thoughts" in NOT_YET else "<think>hm [w1]</think>Looking."
-        words = ("", "Let me look.", thought)[self.dice.below(3)]
+        words = ("", "Let me look.", "<think>hm [w1]</think>Looking.")[self.dice.below(3)]
         called = [
             {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call_id, call in zip(ids, calls, strict=True)
@@ -537,8 +523,7 @@ class Player:
         in_sight = citable_inline(history, table.name)
         for chunk_id in chosen:
             forms: list[Any] = [chunk_id]
-            if table.format != "haiku" or "ids as they stand in an output" not in NOT_YET:
-                forms += [f" {chunk_id} ", f"[{chunk_id}]", f' "{chunk_id}" ']
+            forms += [f" {chunk_id} ", f"[{chunk_id}]", f' "{chunk_id}" ']
             if chunk_id.isdigit():
                 forms.append(int(chunk_id))
             if len(chunk_id) == 36 and chunk_id in in_sight:
@@ -720,7 +705,7 @@ class Player:
             written = [f"[{chunk_id}]" for _, chunk_id in cited]
             text += " See " + (" ".join(written) if self.dice.below(2) else f"[{', '.join(i for _, i in cited)}]")
         if self.rarely(8):
-            text = ("<think>why</think>" if "ids in thoughts" in NOT_YET else "<think>why [w0]</think>") + text
+            text = "<think>why [w0]</think>" + text
         return text, tuple(cited)
 
     async def side(self, voice: Voice, history: History) -> None:

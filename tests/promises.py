@@ -17,7 +17,7 @@ from typing import Any
 from proxy.compaction.wording import HEADER, RECEIPT
 from proxy.gateway.conversation import Asked, Conversations, Exchange
 from proxy.settings import EvidenceTable
-from tests.conversations import NOT_YET, UNDECODABLE, Doc, History, Msg, Player, Voice, run
+from tests.conversations import UNDECODABLE, Doc, History, Msg, Player, Voice, run
 
 _decode = json.JSONDecoder().raw_decode
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -178,8 +178,7 @@ class CitedDoc:
     group: int
     first: tuple[int, int, int]
     shown_times: int
-    unclear: bool = False
-    far: bool = False  # cited where it was not shown: after an interruption, or in a later question
+    far: bool = False  # cited where it had not been shown: before an interruption, or in an older question
 
 
 @dataclass
@@ -296,14 +295,13 @@ class _Walk:
         now, number = self.questions[-1], self.truth.questions
         cited: dict[Key, list[Doc]] = {}
         self.far = set[Key]()
-        self.unclear = set[Key]()
         for reply, stretch, table, ids in now.cites:
             resolved = [self.cite(now, cited, reply, stretch, table, name) for name in ids]
             now.found.append((reply, table, not ids or any(resolved)))
         for key, docs in cited.items():
-            self.truth.cited[key] = CitedDoc(
-                list(dict.fromkeys(docs)), number, self.first(key), self.times[key], key in self.far
-            )
+            whose = list(dict.fromkeys(docs))
+            self.truth.cited[key] = CitedDoc(whose, number, self.first(key), self.times[key])
+            self.truth.cited[key].far = key in self.far
         self.truth.questions += 1
         self.questions.append(_Question())
 
@@ -314,12 +312,12 @@ class _Walk:
         mine = [s for s in now.shown if (s.doc.table, s.doc.id) == (table, name)]
         same = [s for s in mine if s.stretch == stretch]
         seen = [s for s in mine if s.reply < reply]
-        for scope in ([s for s in same if s.reply < reply], seen, same, mine):
+        for near, scope in enumerate(([s for s in same if s.reply < reply], seen, same, mine)):
             chunks = [s.doc for s in scope if not s.doc.whole] or [s.doc for s in scope]
             for doc in chunks:
                 cited.setdefault(identity(doc), []).append(doc)
-                if "outputs that were seen" in NOT_YET and len({s.doc.whole for s in mine}) > 1:
-                    self.unclear.add(identity(doc))
+                if near:
+                    self.far.add(identity(doc))
             if chunks:
                 return True
         before = [key for key in self.truth.cited if (key[0], key[2]) == (table, name)]
@@ -501,9 +499,7 @@ def _nothing_lost(
     forwarded = [text for raw in went.messages for text in texts_of(raw)]
     capsule_text = parts_of(verdict.replaced[capsule])[0][1] if capsule is not None else ""
     for entry in truth.cited.values():
-        if entry.far and (
-            "what only stands here first" in NOT_YET or player.harmed or truth.interrupted or entry.docs[0].id.isdigit()
-        ):
+        if entry.far and (player.harmed or truth.interrupted or entry.docs[0].id.isdigit()):
             continue
         for doc in entry.docs:
             if any(doc.content in text for text in forwarded):
@@ -578,8 +574,7 @@ def _figures(
     assert (figures["before"], figures["after"]) == (len(body), len(exchange.body)), exchange.header
     assert figures["receipts"] == len(verdict.replaced) - (capsule is not None), exchange.header
     assert (figures["capsule"] > 0) == (capsule is not None), exchange.header
-    uncitable_first = "evidence that nobody can cite first" in NOT_YET and any(t.cite is None for t in player.setup)
-    if not player.harmed and not truth.interrupted and truth.earliest == truth.current and not uncitable_first:
+    if not player.harmed and not truth.interrupted and truth.earliest == truth.current:
         assert figures["question"] == truth.questions + 1, (
             f"question: {truth.questions + 1} is right: {exchange.header}"
         )
@@ -587,7 +582,7 @@ def _figures(
 
 def _fates_kept(truth: Truth, verdict: Verdict, exchange: Exchange) -> None:
     """Promise 5: every earlier return that is accounted for was replaced."""
-    if truth.earliest != truth.current:
+    if truth.earliest != truth.current or truth.interrupted:
         return
     for index, fate in truth.fates.items():
         if fate.replaced is True:
@@ -643,8 +638,6 @@ def _stable(player: Player, voice: Voice, history: History, body: bytes, exchang
             continue
         if history[:size] != sent.history:
             continue
-        if "asked anew" in NOT_YET and player.harmed and (size == len(history) or history[size].role == "user"):
-            continue
         came = _until_last_message(sent.body)
         if body.startswith(came):
             went = _until_last_message(sent.forwarded)
@@ -664,7 +657,9 @@ async def _elsewhere(player: Player, voice: Voice, history: History, body: bytes
     kind = len(player.sent) % 4
     if not player.in_process:
         return
-    if kind == 1 and not player.harmed and not voice.names_questions:
+    # Where a question was interrupted, this process knows more than its neighbour: which stretches are one question.
+    interrupted = truth_of(history, player.setup, player.closed).interrupted
+    if kind == 1 and not player.harmed and not voice.names_questions and not interrupted:
         other = Conversations(player.settings, player.store.elsewhere())  # type: ignore[arg-type]
         again = await other.ask(Asked(body, voice.tenant))
         assert again.body == exchange.body, f"promise 7: another process sends other bytes ({again.header})"

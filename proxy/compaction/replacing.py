@@ -75,8 +75,11 @@ class Replaced:
                 inside.append(one.text)
             elif position:
                 text += "\n\n" + one.text
-            inside += [self._labelled(again) for again in one.pictures if not again.place.in_user]
-            after += [self._labelled(again) for again in one.pictures if again.place.in_user]
+            for again in one.pictures:
+                if again.place.in_user or carrier.message.only_text:
+                    after.append(self._labelled(again))
+                else:
+                    inside.append(self._labelled(again))
         splices = [request.api.replace_content(request, carrier.message, text, inside)]
         if after:
             group = next(step for step in self._transcript.replies if any(found is carrier for found in step.returns))

@@ -125,6 +125,7 @@ def _chunk(value: dict[Any, Any], read_already: set[Any], fields: FieldNames, pa
         collection=collection,
         details=_encoded(rest) if rest else None,
         part=part,
+        names=tuple(name for name in (title, uri) if name),
     )
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from rapidfuzz.distance import Levenshtein
 
@@ -29,6 +30,7 @@ _HEXADECIMAL = re.compile(r"[0-9a-f-]+", re.IGNORECASE)
 _RUN = re.compile(r"(.)\1{4}")
 _TOKEN = re.compile(r"[\w.\-/:#]+")
 _WORD = re.compile(r"[^\W_]+")
+_CITED_BY = re.compile(r"(?<=[?&])utm_source=openai(?:&|\Z)")
 _BRACKETED = re.compile(r"\[([^\[\]\n]{1,400})\]|【([^【】\n]{1,400})】")
 
 
@@ -145,6 +147,20 @@ def ids_in(inner: str) -> list[str]:
     """The ids that a bracket may name, likeliest first: `c1`, `c1, c3`, `"c1"`, `2†source`, `id:2`."""
     options = [*spellings(inner), *pieces(inner), *_TOKEN.findall(inner), *_WORD.findall(inner)]
     return list(dict.fromkeys(bare for option in options if (bare := option.lstrip("^#"))))
+
+
+def same_source(named: str, name: str) -> bool:
+    """Whether a citation that names a file or an address means the source that a return called `name`.
+
+    Addresses come back with a fragment or a mark of who cited them; files without their folders.
+    """
+    if named == name or _address(named) == _address(name):
+        return True
+    return "/" not in named and named == unquote(_address(name).rpartition("/")[2])
+
+
+def _address(url: str) -> str:
+    return _CITED_BY.sub("", url.partition("#")[0]).rstrip("/?&")
 
 
 def recovered(damaged: str, known: Iterable[str]) -> str | None:

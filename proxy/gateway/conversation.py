@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from proxy.compaction import append, rewrite
@@ -21,6 +21,7 @@ from proxy.compaction.replacing import Rewrite
 from proxy.evidence.pictures import decodes, picture_digest
 from proxy.evidence.returns import is_retry_prompt
 from proxy.evidence.tables import FieldNames, Table, Tables, table_of
+from proxy.gateway.histories import Histories, extended
 from proxy.ledger import boundary, records, settling, transcript
 from proxy.ledger.boundary import Boundary
 from proxy.ledger.questions import Habits, follows_answer
@@ -28,7 +29,7 @@ from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
-from proxy.wire.messages import Api, Message, NotJson, Reply, Request, Role, Span, Text, splice
+from proxy.wire.messages import Api, NotJson, Reply, splice
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -46,8 +47,6 @@ _MOST_CANDIDATES = 256
 _MOST_GIVEN = 20_000
 _MOST_RECORDS = 5_000
 _MOST_PICTURES = 10_000
-#: Histories on the provider's side that later requests may name: whole transcripts, so fewer.
-_MOST_HISTORIES = 2_000
 
 _LAYOUTS: dict[str, Callable[[Transcript, Record, Tables, Callable[[str], bool]], Rewrite]] = {
     "single": rewrite.rewrite,
@@ -87,13 +86,14 @@ class Refusal:
 class _Read:
     """What reading a request gave: its transcript, and why it stays untouched if that is known already.
 
-    `evidence` are the ordinals of its evidence returns that can be cited; `recordable` says whether its question can
-    be written down.
+    `evidence` are the ordinals of its evidence returns that can be cited. `whole` says whether the transcript has
+    everything that the model sees, and `recordable` whether its question can be written down.
     """
 
     transcript: Transcript | None
     untouched: Reason | None
     evidence: frozenset[int] = frozenset()
+    whole: bool = False
     recordable: bool = False
 
 
@@ -121,7 +121,7 @@ class Conversations:
         self._unsettled: _Recent[bytes, bool] = _Recent(_MOST_GIVEN)
         self._records: _Recent[bytes, Record] = _Recent(_MOST_RECORDS)
         self._decodes: _Recent[bytes, bool] = _Recent(_MOST_PICTURES)
-        self._histories: _Recent[tuple[bytes | None, str | None], tuple[Message, ...]] = _Recent(_MOST_HISTORIES)
+        self._histories = Histories()
 
     async def ask(self, asked: Asked) -> Exchange:
         """Decide what goes upstream for a request, and follow its reply."""
@@ -137,7 +137,8 @@ class Conversations:
             tenant = None
         known, trouble = await self._look_up(read, tenant, asked.question_id)
         decision = await _run(large, lambda: self._decide(asked, read, tenant, known, trouble))
-        refusal = _refusal(decision.outcome) if decision.refuse else None
+        member = read.transcript.request.api.MEMBER
+        refusal = _refusal(decision.outcome, member) if decision.refuse else None
         after = None
         if tenant is not None:
             self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
@@ -155,33 +156,25 @@ class Conversations:
         whole = True
         if request.history is not None:
             untouched = Reason.SERVER_SIDE_HISTORY
-            request, whole = self._with_history(request, tenant)
+            request, whole = self._histories.before(tenant, request)
+        elif request.in_background:
+            return _Read(None, Reason.BACKGROUND)
         read = transcript.read(request)
-        tables = {
+        tables = self._evidence(read)
+        if not tables:
+            return _Read(read, untouched or Reason.NO_EVIDENCE, whole=whole)
+        if all(table.cite is None for table in tables.values()):
+            return _Read(read, untouched or Reason.NO_CITATIONS, whole=whole)
+        citable = frozenset(ordinal for ordinal, table in tables.items() if table.cite is not None)
+        return _Read(read, untouched, citable, whole=whole, recordable=whole)
+
+    def _evidence(self, read: Transcript) -> dict[int, Table]:
+        """The evidence returns of a transcript, by ordinal, with their tables."""
+        return {
             found.ordinal: table
             for found in read.returns
             if (table := table_of(self._tables, found.tool)) is not None and not is_retry_prompt(found.message.parts)
         }
-        if not tables:
-            return _Read(read, untouched or Reason.NO_EVIDENCE)
-        if all(table.cite is None for table in tables.values()):
-            return _Read(read, untouched or Reason.NO_CITATIONS)
-        citable = frozenset(ordinal for ordinal, table in tables.items() if table.cite is not None)
-        return _Read(read, untouched, citable, recordable=whole)
-
-    def _with_history(self, request: Request, tenant: bytes | None) -> tuple[Request, bool]:
-        """The request with what this process saw of its history on the provider's side, and whether that is all of it.
-
-        Some clients send the history all the same: then theirs is taken.
-        """
-        if any(message.role is Role.ASSISTANT for message in request.messages):
-            return request, True
-        seen = self._histories.get((tenant, request.history)) if tenant is not None else None
-        if seen is None:
-            return request, False
-        together = (*seen, *request.messages)
-        messages = tuple(replace(message, index=index) for index, message in enumerate(together))
-        return replace(request, messages=messages), True
 
     async def _look_up(
         self, asked: _Read, tenant: bytes | None, question_id: str | None
@@ -301,24 +294,40 @@ class Conversations:
         return known
 
     def write_down(
-        self, read: Transcript, replies: list[Reply], found: Boundary, tenant: bytes, question_id: str | None
+        self,
+        read: Transcript,
+        recordable: bool,
+        replies: list[Reply],
+        found: Boundary,
+        tenant: bytes,
+        question_id: str | None,
     ) -> list[StoredRecord]:
-        """The records of what a reply settled, one for each of its choices that settled anything."""
+        """The records of what a reply settled, one for each of its choices that settled anything.
+
+        Where the provider ran tools of its own for a reply, clients carry that in their next request or leave it out:
+        one record for each. `recordable` says whether the transcript without it is worth one.
+        """
         rows = []
         for reply in replies:
             if not settling.settles(reply, self._habits):
                 continue
-            record = settling.settle(
-                read,
-                reply,
-                previous=found.record,
-                from_reply=found.reply + 1,
-                tables=self._tables,
-                habits=self._habits,
-                question_id=question_id,
-            )
-            key = _keyed(tenant, read.key)
-            rows.append(StoredRecord(key=key, tenant=tenant, reply=record.reply, payload=records.encode(record)))
+            transcripts = [read] if recordable else []
+            if reply.ran:
+                with_it = transcript.read(extended(read.request, reply.ran))
+                if any(table.cite is not None for table in self._evidence(with_it).values()):
+                    transcripts.append(with_it)
+            for shown in transcripts:
+                record = settling.settle(
+                    shown,
+                    reply,
+                    previous=found.record,
+                    from_reply=found.reply + 1,
+                    tables=self._tables,
+                    habits=self._habits,
+                    question_id=question_id,
+                )
+                key = _keyed(tenant, shown.key)
+                rows.append(StoredRecord(key=key, tenant=tenant, reply=record.reply, payload=records.encode(record)))
         return rows
 
     def keep(self, tenant: bytes, read: Transcript, rows: list[StoredRecord]) -> None:
@@ -328,12 +337,9 @@ class Conversations:
         if rows:
             self._unsettled.drop(_keyed(tenant, read.shown))
 
-    def remember(self, tenant: bytes, history: str, read: Transcript, reply: Reply) -> None:
+    def remember(self, tenant: bytes, names: tuple[str, ...], read: Transcript, reply: Reply) -> None:
         """What a later request refers to when it names this reply instead of carrying its history."""
-        said = Message(
-            index=0, role=Role.ASSISTANT, span=Span(0, 0), parts=(Text(reply.text),), plain=True, calls=reply.calls
-        )
-        self._histories.put((tenant, history), (*read.request.messages, said))
+        self._histories.keep(tenant, names, read, reply)
 
 
 class _Afterwards:
@@ -351,6 +357,7 @@ class _Afterwards:
         assert read.transcript is not None
         self._conversations = conversations
         self._transcript = read.transcript
+        self._whole = read.whole
         self._recordable = read.recordable
         self._boundary = found
         self._tenant = tenant
@@ -360,15 +367,17 @@ class _Afterwards:
 
     async def settle(self) -> None:
         replies = self.reader.replies()
-        history = self.reader.continued_by()
-        if history is not None and replies:
-            self._conversations.remember(self._tenant, history, self._transcript, replies[0])
-        if not self._recordable:
+        if not self._whole or not replies:
+            return
+        names = self.reader.continued_by()
+        if names:
+            self._conversations.remember(self._tenant, names, self._transcript, replies[0])
+        if not self._recordable and not any(reply.ran for reply in replies):
             return
         rows = await _run(
             self._large,
             lambda: self._conversations.write_down(
-                self._transcript, replies, self._boundary, self._tenant, self._question_id
+                self._transcript, self._recordable, replies, self._boundary, self._tenant, self._question_id
             ),
         )
         self._conversations.keep(self._tenant, self._transcript, rows)
@@ -475,12 +484,12 @@ def tables_of(settings: Settings) -> Tables:
     )
 
 
-def _refusal(outcome: Outcome) -> Refusal:
+def _refusal(outcome: Outcome, member: str) -> Refusal:
     reason = outcome.reason.value if isinstance(outcome, Untouched) else ""
     message = (
         f"Evidence Proxy is in strict mode and cannot compact this request ({reason}): it holds evidence of an earlier "
         "question for which no usable record was found. Send the conversation from its start through this proxy, or "
         "set compaction.strict to false to let such requests pass unchanged."
     )
-    error = {"error": {"message": message, "type": "invalid_request_error", "param": "messages", "code": reason}}
+    error = {"error": {"message": message, "type": "invalid_request_error", "param": member, "code": reason}}
     return Refusal(422, json.dumps(error).encode(), (("Content-Type", "application/json"), ("x-should-retry", "false")))

@@ -79,7 +79,8 @@ def cited_without_record(
 
 @dataclass(slots=True)
 class _Cite:
-    """What one reply cited. `written` stands where ids are expected; `perhaps` counts only where it is exactly one.
+    """What one reply cited. `written` stands where ids are expected; `perhaps` counts only where it is exactly one;
+    `sources` are what annotations name, each in several ways.
 
     `declares` is whether it says what grounds the answer, `nothing` that it says "nothing"; `clear` is False where
     nobody can tell what was cited.
@@ -88,6 +89,7 @@ class _Cite:
     reply: int
     written: tuple[str, ...] = ()
     perhaps: tuple[str, ...] = ()
+    sources: tuple[tuple[str, ...], ...] = ()
     inline: bool = False
     declares: bool = True
     nothing: bool = False
@@ -194,16 +196,18 @@ class _Question:
 
     def _resolved(self, cite: _Cite, resolver: Resolver) -> list[Resolved]:
         if not cite.inline:
-            exact = [one for text in cite.perhaps if (one := resolver.exact(text.strip(), cite.reply)) is not None]
+            exact = [one for text in cite.perhaps if (one := resolver.exact([text.strip()], cite.reply)) is not None]
             return [one for text in cite.written for one in resolver.resolve(text, cite.reply)] + exact
         found: list[Resolved] = []
         for inner in (*cite.written, *cite.perhaps):
-            named = [one for option in citing.ids_in(inner) if (one := resolver.exact(option, cite.reply)) is not None]
+            named = [
+                one for option in citing.ids_in(inner) if (one := resolver.exact([option], cite.reply)) is not None
+            ]
             if not named and inner in cite.written and not any(map(str.isspace, inner)):
                 standing = resolver.standing(inner)
                 named = [standing] if standing is not None else []
             found += named
-        return found
+        return found + [one for names in cite.sources for one in resolver.annotated(names, cite.reply)]
 
     def _cites(self, way: str, tables: list[Table], part: Stretch, final: Reply | None) -> list[_Cite]:
         """What the stretch cited, in order: calls of the cite tool, or brackets in what the assistant said."""
@@ -216,21 +220,22 @@ class _Question:
                 found += [cite for call in calls if (cite := self._cite_call(tables, index, step, call)) is not None]
             # An answered stretch without a record may have cited in any assistant text, whatever its tables say.
             if inline or part.answered:
-                found += self._inline_cites(index, step.text, declares=not step.calls)
+                cites = tuple(names for message in step.messages for names in message.cites)
+                found += self._inline_cites(index, step.text, cites, declares=not step.calls)
         if final is not None:
             if inline:
-                found += self._inline_cites(part.end_reply, final.text, declares=True)
+                found += self._inline_cites(part.end_reply, final.text, final.cites, declares=True)
             for call in final.calls:  # beside an output tool's call; its return is still to come
                 if call.name == way and (said := citing.written(call.arguments)).ids:
                     found.append(_Cite(part.end_reply, said.ids, said.perhaps))
         return found
 
-    def _inline_cites(self, index: int, text: str, declares: bool) -> list[_Cite]:
-        """What stands in brackets in a text. Words beside a tool call are no answer yet, and declare nothing."""
+    def _inline_cites(self, index: int, text: str, sources: tuple[tuple[str, ...], ...], declares: bool) -> list[_Cite]:
+        """What stands in brackets in a text, or is annotated. Words beside a tool call are no answer yet, and declare
+        nothing."""
         brackets, links = citing.bracketed(without_thinking(text))
-        if not brackets and not links:
-            return []
-        return [_Cite(index, tuple(brackets), tuple(links), inline=True, declares=declares)]
+        said = bool(brackets or links or sources)
+        return [_Cite(index, tuple(brackets), tuple(links), sources, inline=True, declares=declares)] if said else []
 
     def _cite_call(self, tables: list[Table], index: int, step: ReplyStep, call: Call) -> _Cite | None:
         said = citing.written(call.arguments)

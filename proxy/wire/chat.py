@@ -50,7 +50,8 @@ class _Fields(msgspec.Struct):
     function_call: Any = None
 
 
-_cutter = Cutter("messages", _Body, _Fields)
+MEMBER = "messages"
+_cutter = Cutter(MEMBER, _Body, _Fields)
 
 
 def cut(body: bytes) -> Request:
