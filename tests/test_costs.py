@@ -130,7 +130,8 @@ class CachingProvider:
         found: list[int] = []
         text = json.dumps(request.get("tools", []))
         for message in request["messages"]:
-            text += f"<|{message['role']}|>"
+            found += [*tokens.encode(text), 200_006, *tokens.encode(message["role"]), 200_008]
+            text = ""
             content = message.get("content") or ""
             for part in [{"text": content}] if isinstance(content, str) else content:
                 if "image_url" in part:
