@@ -25,12 +25,15 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from proxy.evidence import tables
 from proxy.ledger.questions import CONTINUATION_PREFIXES
 
 ENV_PREFIX = "EVIDENCE_PROXY_"
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_FIELDS = tables.FieldNames()
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
@@ -167,13 +170,13 @@ class TenantSettings(Section):
 class FieldNames(Section):
     """Under which names `auto` looks for the parts of a chunk, the first that is there wins."""
 
-    id: Names = ("chunk_id", "chunkId", "id", "_id", "node_id", "doc_id")
-    content: Names = ("content", "text", "page_content", "snippet", "body")
-    title: Names = ("title", "document_title", "name")
-    uri: Names = ("url", "uri", "document_uri", "source", "link", "path")
-    collection: Names = ("collection",)
-    headings: Names = ("headings",)
-    pages: Names = ("page_numbers", "pages", "page")
+    id: Names = _FIELDS.id
+    content: Names = _FIELDS.content
+    title: Names = _FIELDS.title
+    uri: Names = _FIELDS.uri
+    collection: Names = _FIELDS.collection
+    headings: Names = _FIELDS.headings
+    pages: Names = _FIELDS.pages
 
 
 _BY_FORMAT: dict[str, dict[str, Any]] = {

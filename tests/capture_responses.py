@@ -148,9 +148,7 @@ async def main(captures: Path) -> None:
                 if run["requests"] and not (run["question"] in seen or seen.add(run["question"]))
             ]
             lines = []
-            numbers = sorted(
-                int(m[1]) for f in folder.iterdir() if (m := re.fullmatch(rf"{arm}-(\d+)\.json", f.name))
-            )
+            numbers = sorted(int(m[1]) for f in folder.iterdir() if (m := re.fullmatch(rf"{arm}-(\d+)\.json", f.name)))
             for number in numbers:
                 wanted = arm == "B" or number in firsts or number == numbers[-1]
                 lines.append(await capture(model, (folder / f"{arm}-{number}.json").read_bytes()) if wanted else b"")

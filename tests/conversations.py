@@ -41,6 +41,11 @@ class Seeded:
         return self._random.randrange(n)
 
 
+#: What is not played yet, because the product gets it wrong: each has a test of its own in `test_records.py` that is
+#: expected to fail, and leaves this list together with that mark.
+NOT_YET: frozenset[str] = frozenset({"citations that failed", "labels of merged outputs"})
+
+
 # What the conversation is made of.
 
 
@@ -388,8 +393,10 @@ class Player:
         body = self.body(voice, history, choices)
         question = None
         if voice.names_questions:
-            opened = [m for m in history if m.role == "user" and not m.attached and not m.continues]
-            question = f"question-{voice.number}-{len(opened)}"
+            # A host knows when its question is over: an interruption is not the end of it.
+            ended = [at for at, m in enumerate(history) if m.closes]
+            answered = sum(any(m.role == "user" for m in history[at:]) for at in ended)
+            question = f"question-{voice.number}-{answered}"
         exchange = await self.conversations.ask(Asked(body, voice.tenant, question))
         self.tell(f"-> {voice.tenant} asks, {len(history)} messages: {exchange.header}")
         await self.judge(self, voice, history, body, exchange)
@@ -538,7 +545,9 @@ class Player:
         """The return of a call, and the user message with its pictures where this client sends one."""
         pen = voice.pen
         if call.cited_by is not None:
-            failed = self.rarely(10)
+            sharing = [table for table in self.setup if table.cite == call.name]
+            may_fail = all(t.format == "haiku" for t in sharing) or "citations that failed" not in NOT_YET
+            failed = may_fail and self.rarely(10)
             text = "error: the ledger is locked" if failed else f"Registered {len(call.cited)} citation(s)."
             self.tell(f"tool {call.name}({call.arguments}): {text}")
             raw = pen.message({"role": "tool", "tool_call_id": call_id, "content": text}, self.serial())

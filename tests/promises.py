@@ -17,7 +17,7 @@ from typing import Any
 from proxy.compaction.wording import HEADER, RECEIPT
 from proxy.gateway.conversation import Asked, Conversations, Exchange
 from proxy.settings import EvidenceTable
-from tests.conversations import UNDECODABLE, Doc, History, Msg, Player, Voice, run
+from tests.conversations import NOT_YET, UNDECODABLE, Doc, History, Msg, Player, Voice, run
 
 _decode = json.JSONDecoder().raw_decode
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -178,6 +178,7 @@ class CitedDoc:
     group: int
     first: tuple[int, int, int]
     shown_times: int
+    moot: bool = False  # cited before this question showed it: what had been shown before, or this, may be meant
     far: bool = False  # cited where it had not been shown: before an interruption, or in an older question
 
 
@@ -295,32 +296,35 @@ class _Walk:
         now, number = self.questions[-1], self.truth.questions
         cited: dict[Key, list[Doc]] = {}
         self.far = set[Key]()
+        self.moot = set[Key]()
         for reply, stretch, table, ids in now.cites:
             resolved = [self.cite(now, cited, reply, stretch, table, name) for name in ids]
             now.found.append((reply, table, not ids or any(resolved)))
         for key, docs in cited.items():
             whose = list(dict.fromkeys(docs))
             self.truth.cited[key] = CitedDoc(whose, number, self.first(key), self.times[key])
-            self.truth.cited[key].far = key in self.far
+            self.truth.cited[key].far, self.truth.cited[key].moot = key in self.far, key in self.moot
         self.truth.questions += 1
         self.questions.append(_Question())
 
     def cite(
         self, now: _Question, cited: dict[Key, list[Doc]], reply: int, stretch: int, table: str, name: str
     ) -> bool:
-        """This question's own first, seen ones before later ones; else what was cited before; else what is older."""
+        """What was seen in this question; else what was cited before; else what came later; else what is older."""
         mine = [s for s in now.shown if (s.doc.table, s.doc.id) == (table, name)]
         same = [s for s in mine if s.stretch == stretch]
         seen = [s for s in mine if s.reply < reply]
-        for near, scope in enumerate(([s for s in same if s.reply < reply], seen, same, mine)):
-            chunks = [s.doc for s in scope if not s.doc.whole] or [s.doc for s in scope]
-            for doc in chunks:
-                cited.setdefault(identity(doc), []).append(doc)
-                if near:
-                    self.far.add(identity(doc))
-            if chunks:
-                return True
+        near = [s for s in same if s.reply < reply]
         before = [key for key in self.truth.cited if (key[0], key[2]) == (table, name)]
+        for scope in (near, seen, mine):
+            for doc in [s.doc for s in scope if not s.doc.whole] or [s.doc for s in scope]:
+                cited.setdefault(identity(doc), []).append(doc)
+                if scope is not near:
+                    self.far.add(identity(doc))
+                if scope is mine:
+                    self.moot.add(identity(doc))
+            if scope:
+                return True
         for key in before:
             self.truth.cited[key].group = self.truth.questions
         if before:
@@ -499,7 +503,7 @@ def _nothing_lost(
     forwarded = [text for raw in went.messages for text in texts_of(raw)]
     capsule_text = parts_of(verdict.replaced[capsule])[0][1] if capsule is not None else ""
     for entry in truth.cited.values():
-        if entry.far and (player.harmed or truth.interrupted or entry.docs[0].id.isdigit()):
+        if entry.moot or (entry.far and (player.harmed or truth.interrupted or entry.docs[0].id.isdigit())):
             continue
         for doc in entry.docs:
             if any(doc.content in text for text in forwarded):
@@ -509,8 +513,10 @@ def _nothing_lost(
     for entry in truth.cited.values():
         for doc in entry.docs:
             times = capsule_text.count(doc.content)
-            same = sum(other.content == doc.content for e in truth.cited.values() for other in e.docs[:1])
-            assert times <= max(1, same) or doc.whole, f"promise 8: [{doc.id}] stands {times} times in the capsule"
+            same = sum(any(doc.content in other.content for other in e.docs) for e in truth.cited.values())
+            assert times <= max(1, same) or doc.local or doc.whole, (
+                f"promise 8: [{doc.id}] stands {times} times in the capsule"
+            )
 
 
 def _pictures(
@@ -536,6 +542,9 @@ def _pictures(
     for label, url in ours:
         assert url not in UNDECODABLE, f"promise 6: a picture that does not decode was sent again: {label}"
         owners = [doc for m in history for doc in (*m.docs, *m.ours) if doc.picture == url and f"[{doc.id}]" in label]
+        printed = {doc.id for e in truth.cited.values() for doc in e.docs if doc.whole}
+        if "labels of merged outputs" in NOT_YET and any(f"[{name}]" in label for name in printed):
+            continue
         assert owners, f"promise 6: this label does not name the picture's chunk: {label}"
     gone = [history[index] for index in (*verdict.replaced, *verdict.removed)]
     for entry in truth.cited.values():

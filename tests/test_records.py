@@ -11,6 +11,7 @@ import pytest
 from proxy.compaction.wording import RECEIPT
 from proxy.gateway.conversation import Asked, Conversations, Exchange
 from proxy.settings import CompactionSettings, EvidenceTable, Settings
+from tests.conversations import PICTURES
 from tests.fake_store import FakeStore
 from tests.talk import calls, cited, returns, says, searched, user
 
@@ -414,6 +415,45 @@ async def test_what_a_question_without_a_record_cited_out_of_older_evidence_stay
     proxy.store.health = "well"
     proxy.restart()
     assert PUMP["c1"] in contents(await proxy.sees([*history, user("third?")]))
+
+
+@pytest.mark.xfail(strict=True, reason="a citation that failed takes the place of one that counted")
+async def test_a_citation_that_failed_does_not_take_the_place_of_one_that_counted() -> None:
+    proxy = Proxy()
+    history = question("first?", {"c1": "The pump runs at 3 bar."}, ["c1"])
+    history += [user("second?"), *searched(found(c1="The pump runs at 4 bar.")), *cited(["c1"], "error: no such id")]
+    history = await proxy.plays([*history, says("I do not know.")])
+    assert "The pump runs at 3 bar." in contents(await proxy.sees([*history, user("third?")]))
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a picture is labelled with the first id of the output that its chunk was merged into"
+)
+async def test_a_label_names_the_chunk_whose_picture_it_is() -> None:
+    proxy = Proxy((HAIKU,))
+    label = f"Page image 1 of 1, for [{ONE}] (#/pictures/4). Not provided by the user. [haiku.rag/retrieved-image]"
+    shown = [
+        {"type": "text", "text": f"[{ONE}] [rank 1 of 1]\nContent:\nA pump."},
+        {"type": "text", "text": label},
+        {"type": "image_url", "image_url": {"url": PICTURES[0]}},
+    ]
+    printed = [calls(("x", "execute_code", {"code": "print(ids)"})), returns("x", f"{TWO} and {ONE}")]
+    both = cited([TWO, ONE], "Registered 2 citation(s).")
+    again = cited([ONE], "Registered 1 citation(s).")
+    await proxy.plays(history := [user("first?"), *printed, *both, *searched(shown), *again, says("Yes.")])
+    seen = contents(await proxy.sees([*history, user("next?")]))
+    assert f"Picture of cited evidence [{ONE}]" in seen
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a record whose reply called an output tool fits where the transcript shows a text"
+)
+async def test_a_record_of_an_output_call_does_not_fit_a_text_that_was_cut_off() -> None:
+    proxy = Proxy()
+    start = await proxy.plays([user("pressure?"), *searched(found(**PUMP)), *cited(["c1"])])
+    await proxy.replies(start, calls(("f", "final_result", {"answer": "3 bar"})))
+    history = await proxy.replies(start, says("It runs at"), finish="length")
+    assert await proxy.sees([*history, user("go on")]) == [*history, user("go on")]
 
 
 async def test_a_receipt_is_the_same_text_everywhere() -> None:
