@@ -133,6 +133,7 @@ PICTURES = tuple(_png((n * 20, n, 255 - n)) for n in range(8))
 UNDECODABLE = (
     "data:image/png;base64," + base64.b64encode(b"this is no picture").decode(),
     "data:image/png;base64,@@@not base64@@@",
+    _png((1, 2, 3), 40)[:-60] + "=" * (-len(_png((1, 2, 3), 40)[22:-60]) % 4),  # the rest of it never came
 )
 REMOTE = "https://pictures.example/figure.png"
 
@@ -293,6 +294,8 @@ class Voice:
 class Player:
     """Plays conversations against one process and one store; `judge` is called for every request."""
 
+    most_choices = 2  # how many replies a request may ask for
+
     def __init__(
         self,
         dice: Dice,
@@ -315,9 +318,9 @@ class Player:
         self._serial = 0
         self._docs: dict[tuple[str, str, int, int], Doc] = {}
 
-    def new_process(self) -> Any:
-        """A proxy that knows nothing yet but what lies in the store."""
-        return Conversations(self.settings, self.store)  # type: ignore[arg-type]
+    def new_process(self, store: Any = None) -> Any:
+        """A proxy that knows nothing yet but what lies in the store (this player's, or another one)."""
+        return Conversations(self.settings, store or self.store)  # type: ignore[arg-type]
 
     # Choices.
 
@@ -659,7 +662,7 @@ class Player:
 
     async def answer(self, voice: Voice, history: History) -> History:
         """A request whose reply has no tool call (or an output tool's): the end of the question, or what looks so."""
-        choices = 1 + (self.dice.below(2) if self.rarely(6) else 0)
+        choices = 1 + (self.dice.below(self.most_choices) if self.rarely(6) else 0)
         if self.rarely(14):
             await self.side(voice, history)
         exchange = await self.ask(voice, history, choices)

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from proxy.compaction.wording import HEADER, RECEIPT
-from proxy.gateway.conversation import Asked, Conversations, Exchange
+from proxy.gateway.conversation import Asked, Exchange
 from proxy.settings import EvidenceTable
 from tests.conversations import NOT_YET, UNDECODABLE, Doc, History, Msg, Player, Voice, run
 
@@ -40,8 +40,8 @@ class Cut:
     tail: str
 
 
-def cut(body: bytes) -> Cut:
-    """Cut a body at the elements of its last "messages" member."""
+def cut(body: bytes, name: str = "messages") -> Cut:
+    """Cut a body at the elements of its last member of this name."""
     text = body.decode("utf-8", "surrogatepass")
     at = _space(text, 0)
     assert text[at] == "{"
@@ -53,7 +53,7 @@ def cut(body: bytes) -> Cut:
         assert text[at] == ":"
         start = _space(text, at + 1)
         _, at = _decode(text, start)
-        if key == "messages":
+        if key == name:
             found = (start, at)
         at = _space(text, at)
         if text[at] == ",":
@@ -471,6 +471,13 @@ def _only_ours(player: Player, history: History, truth: Truth, verdict: Verdict,
         assert message.ours or message.table, f"promise 1: message {index} is no evidence"
         if message.table:
             assert tables[message.table].cite is not None, f"promise 1: nobody can cite message {index}"
+    for index in verdict.removed:
+        # Going back to the reply that called for them: pictures go only together with the returns that they came with.
+        step = index - 1
+        while history[step].role != "assistant":
+            holds = history[step].table is not None and set(history[step].docs) & set(history[index].ours)
+            assert not holds or step in verdict.replaced, f"promise 6: message {index} went, and {step} with it stayed"
+            step -= 1
     tail = len(history) - truth.earliest
     if tail > 0 and history:
         assert came.messages[-tail:] == went.messages[-tail:], "promise 2: the current question changed"
@@ -669,7 +676,7 @@ async def _elsewhere(player: Player, voice: Voice, history: History, body: bytes
     # Where a question was interrupted, this process knows more than its neighbour: which stretches are one question.
     interrupted = truth_of(history, player.setup, player.closed).interrupted
     if kind == 1 and not player.harmed and not voice.names_questions and not interrupted:
-        other = Conversations(player.settings, player.store.elsewhere())  # type: ignore[arg-type]
+        other = player.new_process(player.store.elsewhere())
         again = await other.ask(Asked(body, voice.tenant))
         assert again.body == exchange.body, f"promise 7: another process sends other bytes ({again.header})"
         assert again.header == exchange.header, (again.header, exchange.header)

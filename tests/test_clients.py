@@ -46,12 +46,29 @@ cite = "cite"
 SUBJECTS = {1: "alpha", 2: "beta", 3: "gamma"}
 
 
+#: Where each of them is, if it is installed.
+NEEDS = {
+    "openai": "openai",
+    "agents": "agents",
+    "agents-previous": "agents",
+    "agents-session": "agents",
+    "pydantic-ai": "pydantic_ai",
+    "openai-node": "openai",
+    "ai-sdk": "ai",
+}
+
+
+def is_node(client: str) -> bool:
+    return client in ("openai-node", "ai-sdk")
+
+
 def here(client: str) -> Any:
-    node = client in ("openai-node", "ai-sdk")
-    missing = not (NODE_MODULES.is_dir() and shutil.which("node")) if node else not PYTHON.exists()
-    return pytest.param(
-        client, marks=pytest.mark.skipif(missing, reason="real clients are not installed: run `make clients`")
-    )
+    if is_node(client):
+        missing = not ((NODE_MODULES / NEEDS[client]).is_dir() and shutil.which("node"))
+    else:
+        missing = not any(ENVIRONMENT.glob(f"lib/python*/site-packages/{NEEDS[client]}"))
+    reason = f"the client {client} is not installed: run `make clients`"
+    return pytest.param(client, marks=pytest.mark.skipif(missing, reason=reason))
 
 
 # The provider's part: what it says depends on the question and on how many of its returns a request shows.
@@ -103,8 +120,7 @@ def answer(received: Received) -> Reply:
 
 async def played(client: str, *addresses: str) -> list[list[Any]]:
     """What the client received: for each address whole, then streamed."""
-    node = client in ("openai-node", "ai-sdk")
-    command = ["node", str(CLIENTS / "drive.mjs")] if node else [str(PYTHON), str(CLIENTS / "drive.py")]
+    command = ["node", str(CLIENTS / "drive.mjs")] if is_node(client) else [str(PYTHON), str(CLIENTS / "drive.py")]
     process = await asyncio.create_subprocess_exec(
         *command, client, *addresses, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

@@ -250,6 +250,18 @@ async def test_two_identical_conversations_of_one_tenant_are_both_right() -> Non
         assert PUMP["c1"] in seen and VALVE[kept] in seen and VALVE[gone] not in seen
 
 
+async def test_returns_that_come_in_another_order_later_are_the_same_conversation() -> None:
+    proxy = Proxy()
+    both = calls(("a", "search", {"q": "a"}), ("b", "search", {"q": "b"}))
+    one, two = returns("a", found(**PUMP)), returns("b", found(**VALVE))
+    rest = [*cited(["c1", "c3"]), says("So it is."), user("next?")]
+    await proxy.plays([user("first?"), both, two, one, *rest[:-1]])
+    for order in ([one, two], [two, one]):
+        seen = await proxy.sees([user("first?"), both, *order, *rest])
+        assert PUMP["c1"] in contents(seen) and VALVE["c3"] in contents(seen) and PUMP["c2"] not in contents(seen)
+        assert seen[3]["content"] != RECEIPT == seen[2]["content"]  # the carrier is the one that stands last
+
+
 async def test_a_reply_that_was_cut_off_settles_nothing() -> None:
     proxy = Proxy()
     start = [user("pressure?"), *searched(found(**PUMP)), *cited(["c1"])]

@@ -334,6 +334,17 @@ async def test_the_answer_of_a_provider_that_ran_a_shell_of_its_own_settles(
     assert seen.evidence.startswith("compacted; question=2; capsule=1;")
 
 
+async def test_strict_mode_names_the_member_of_this_api(start_here: StartHere, provider: Provider) -> None:
+    proxy = await start_here(evidence=CITED, compaction={"strict": True})
+    talk = Talk(proxy.url, provider)
+    talk.items = [user("One?"), call("s"), output("s", found(("a", "Alpha."))), says("Alpha.")]
+    body = {"model": "m", "input": [*talk.items, user("Two?")]}
+    seen = await ask(proxy.url, body, "/v1/responses", headers=[CREDENTIAL])
+    assert seen.status == 422
+    assert (seen.json()["error"]["code"], seen.json()["error"]["param"]) == ("no-record", "input")
+    assert provider.requests == []
+
+
 # Histories.
 
 

@@ -149,15 +149,16 @@ async def pydantic_ai_run(base_url: str, stream: bool) -> list[Any]:
     model = OpenAIResponsesModel("m", provider=OpenAIProvider(base_url=base_url, api_key="sk-test-pydantic"))
     agent = Agent(model, instructions=INSTRUCTIONS)
 
+    # Without threads, so that what runs in parallel ends in the order in which it was called.
     @agent.tool_plain
-    def search(query: str) -> Any:
+    async def search(query: str) -> Any:
         if has_picture(query):
             picture = BinaryContent(base64.b64decode(PNG), media_type="image/png")
             return ToolReturn(return_value=chunks(query), content=["Picture:", picture])
         return chunks(query)
 
     @agent.tool_plain
-    def cite(ids: list[str]) -> str:
+    async def cite(ids: list[str]) -> str:
         return f"cited {len(ids)}"
 
     received: list[Any] = []
