@@ -111,13 +111,13 @@ SETUPS: tuple[tuple[EvidenceTable, ...], ...] = (
     (DOCS, BARE),
 )
 
-_SETTINGS: dict[int, Settings] = {}
+_SETTINGS: dict[tuple[int, str], Settings] = {}
 
 
-def settings_of(setup: tuple[EvidenceTable, ...]) -> Settings:
-    key = id(setup)
+def settings_of(setup: tuple[EvidenceTable, ...], layout: str = "single") -> Settings:
+    key = (id(setup), layout)
     if key not in _SETTINGS:
-        _SETTINGS[key] = Settings(evidence=list(setup))
+        _SETTINGS[key] = Settings.model_validate({"evidence": list(setup), "compaction": {"layout": layout}})
     return _SETTINGS[key]
 
 
@@ -296,11 +296,16 @@ class Player:
 
     most_choices = 2  # how many replies a request may ask for
 
-    def __init__(self, dice: Dice, judge: Callable[[Player, Voice, History, bytes, Exchange], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        dice: Dice,
+        judge: Callable[[Player, Voice, History, bytes, Exchange], Awaitable[None]],
+        layout: str = "single",
+    ) -> None:
         self.dice = dice
         self.judge = judge
         self.setup = SETUPS[dice.below(len(SETUPS))]
-        self.settings = settings_of(self.setup)
+        self.settings = settings_of(self.setup, layout)
         self.store = FakeStore()
         self.process = 0
         self.in_process = True

@@ -6,12 +6,12 @@ the next the forwarded body keeps its bytes up to the last question's first evid
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -386,7 +386,7 @@ async def test_promise_7_sixty_questions_replayed_on_a_fresh_replica_are_the_sam
     told = await through(Conversations(chosen, store), conversation.steps)  # type: ignore[arg-type]
     starts = firsts(conversation.steps)
     assert len(starts) == 60 and all(header.startswith("compacted") for header, _ in told[starts[1] :])
-    for number, (before, at) in enumerate(itertools.pairwise(starts[1:]), 2):
+    for number, (before, at) in enumerate(pairwise(starts[1:]), 2):
         kept = first_evidence(told[at - 1][1], number)
         assert told[at][1].startswith(kept) and told[before][1].startswith(
             kept[: len(through_last_message(told[before][1]))]
