@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from proxy.evidence.chunks import Chunk
+from proxy.evidence.chunks import Chunk, source_line
 from proxy.evidence.tables import FieldNames
 
 _DEEPEST = 16
@@ -121,7 +121,7 @@ def _chunk(value: dict[Any, Any], read_already: set[Any], fields: FieldNames, pa
     return Chunk(
         id=str(chunk_id),
         content=content if content is not None else "",
-        source=_source(title, uri, headings, pages),
+        source=source_line(title, uri, headings, pages),
         collection=collection,
         details=json.dumps(rest, ensure_ascii=False, separators=(",", ":"), default=str) if rest else None,
         part=part,
@@ -142,15 +142,6 @@ def _listed(value: dict[Any, Any], beside: dict[Any, Any], names: tuple[str, ...
     if isinstance(found, list):
         return joint.join(str(item) for item in found) or None
     return None if found is None else str(found)
-
-
-def _source(title: str | None, uri: str | None, headings: str | None, pages: str | None) -> str | None:
-    named = " > ".join(piece for piece in (f'"{title}"' if title else None, headings) if piece)
-    if uri and uri != title:
-        named = f"{named} ({uri})" if named else uri
-    if pages:
-        named = f"{named}, p. {pages}" if named else f"p. {pages}"
-    return named or None
 
 
 def _read_openers(text: str, part: int) -> list[Chunk]:

@@ -24,7 +24,8 @@ class Chunk:
 
     `source` is the source line as the model saw it, without its heading word; `content` exactly what it was shown.
     `details` are further fields that stood beside the content (JSON text), part of what an answer may rest on.
-    `part` is the index of the part it was read from.
+    `part` is the index of the part it was read from. `document` is the id of the document that it is of, `pictures` the
+    references of that document's pictures which it shows.
     """
 
     id: str
@@ -33,6 +34,8 @@ class Chunk:
     collection: str | None = None
     details: str | None = None
     part: int = 0
+    document: str | None = None
+    pictures: tuple[str, ...] = ()
 
     @property
     def digest(self) -> bytes:
@@ -64,6 +67,16 @@ class Evidence:
     def shows_ids(self) -> bool:
         """Whether the model could cite anything of it."""
         return bool(self.chunks) or self.whole
+
+
+def source_line(title: str | None, uri: str | None, headings: str | None, pages: str | None) -> str | None:
+    """A source in one line: `"Title" > Heading (uri), p. 3`, of what there is."""
+    named = " > ".join(piece for piece in (f'"{title}"' if title else None, headings) if piece)
+    if uri and uri != title:
+        named = f"{named} ({uri})" if named else uri
+    if pages:
+        named = f"{named}, p. {pages}" if named else f"p. {pages}"
+    return named or None
 
 
 def _inside_word(character: str) -> bool:

@@ -13,13 +13,15 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, get_args
 
 from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouched
 from proxy.compaction.rewrite import rewrite
 from proxy.evidence.pictures import decodes, picture_digest
 from proxy.evidence.returns import is_retry_prompt
 from proxy.evidence.tables import FieldNames, Table, Tables, table_of
+from proxy.evidence.tagged import Failure, Proof
+from proxy.evidence.tags import Keys
 from proxy.ledger import boundary, records, settling, transcript
 from proxy.ledger.boundary import Boundary
 from proxy.ledger.questions import Habits, follows_answer
@@ -97,10 +99,12 @@ class _Decision:
 class Conversations:
     """Reads requests and settles questions; one per process."""
 
-    def __init__(self, settings: Settings, store: RecordStore) -> None:
+    def __init__(self, settings: Settings, store: RecordStore, keys: Keys | None = None) -> None:
+        """Without `keys`, tags are signed and verified by one that only this process has."""
         self._mode = settings.compaction.mode
         self._strict = settings.compaction.strict
-        self._tables = tables_of(settings)
+        self._failures = _Failures()
+        self._tables = tables_of(settings, Proof(keys or Keys.made(), self._failures))
         self._habits = Habits(
             output_tools=frozenset(settings.policy.output_tools),
             continuation_prefixes=tuple(settings.policy.continuation_prefixes),
@@ -109,6 +113,10 @@ class Conversations:
         self._given: _Recent[bytes, Boundary] = _Recent(_MOST_GIVEN)
         self._decodes: _Recent[bytes, bool] = _Recent(_MOST_PICTURES)
         self._histories: _Recent[tuple[bytes | None, str | None], tuple[Message, ...]] = _Recent(_MOST_HISTORIES)
+
+    def counts(self) -> dict[str, int]:
+        """How many tags did not fit since the start, by reason: what looked like our evidence and is plain text."""
+        return self._failures.counts()
 
     async def ask(self, asked: Asked) -> Exchange:
         """Decide what goes upstream for a request, and follow its reply."""
@@ -145,7 +153,8 @@ class Conversations:
         tables = {
             found.ordinal: table
             for found in read.returns
-            if (table := table_of(self._tables, found.tool)) is not None and not is_retry_prompt(found.message.parts)
+            if not is_retry_prompt(found.message.parts)
+            and (table := table_of(self._tables, found.tool, found.message.parts)) is not None
         }
         if not tables:
             return _Read(read, untouched or Reason.NO_EVIDENCE)
@@ -394,6 +403,27 @@ class Exchange:
         self._after = None
 
 
+class _Failures:
+    """Counts tags that do not fit, by reason, and says so once for each. Safe to use from threads."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = dict.fromkeys(get_args(Failure), 0)
+        self._lock = threading.Lock()
+
+    def __call__(self, failure: Failure) -> None:
+        with self._lock:
+            self._counts[failure] += 1
+            first = self._counts[failure] == 1
+        if first:
+            log.warning(
+                "a tag does not fit (%s); what it stands before is plain text. Said once, then counted", failure
+            )
+
+    def counts(self) -> dict[str, int]:
+        with self._lock:
+            return {f"tag_{name}": count for name, count in self._counts.items()}
+
+
 class _Recent(Generic[Key, Value]):
     """The values used most recently, up to a number of them. Safe to use from threads."""
 
@@ -430,20 +460,25 @@ async def _run(in_thread: bool, work: Callable[[], Result]) -> Result:
     return await asyncio.to_thread(work) if in_thread else work()
 
 
-def tables_of(settings: Settings) -> Tables:
-    """The evidence tables that a configuration names, as values."""
-    return tuple(
+def tables_of(settings: Settings, proof: Proof) -> Tables:
+    """The evidence tables that a configuration names, as values, and that of tagged evidence, which is always there."""
+    named = tuple(
         Table(
             name=table.name,
             format=table.format,
             tools=frozenset(table.tools),
             cite=table.cite,
-            ids=table.ids,
+            ids="global" if table.format == "tagged" else table.ids,
             undeclared=table.undeclared,
+            proof=proof if table.format == "tagged" else None,
             fields=FieldNames(**{name: tuple(getattr(table.fields, name)) for name in FieldNames.__dataclass_fields__}),
         )
         for table in settings.evidence
     )
+    if any(table.proof is not None for table in named):
+        return named
+    always = Table("tagged", "tagged", frozenset(), "cite", ids="global", undeclared="receipt", proof=proof)
+    return (*named, always)
 
 
 def _refusal(outcome: Outcome) -> Refusal:

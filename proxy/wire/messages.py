@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -132,6 +132,18 @@ class LabelledPicture(NamedTuple):
     part: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What stays beside what is put into a message: its parts as they are (by index), and texts, before and after."""
+
+    before: tuple[int | str, ...] = ()
+    after: tuple[int | str, ...] = ()
+
+
+#: Nothing stays: what is put there is all.
+ALONE = Beside()
+
+
 class Api(Protocol):
     """One API's shape: what a module of this room does for it. The rooms below call these, and know no JSON key."""
 
@@ -145,9 +157,20 @@ class Api(Protocol):
         """The bytes of each picture part of a message, in order."""
 
     def replace_content(
-        self, request: Request, message: Message, text: str, pictures: Sequence[LabelledPicture]
+        self,
+        request: Request,
+        message: Message,
+        text: str,
+        pictures: Sequence[LabelledPicture],
+        beside: Beside = ALONE,
     ) -> Splice:
-        """Put a text, and pictures after it, in place of what a return holds; its other fields stay as they are."""
+        """Put a text, and pictures after it, in place of what a return holds but for what stays beside it.
+
+        Its other fields stay as they are.
+        """
+
+    def remove_parts(self, request: Request, message: Message, gone: Collection[int]) -> list[Splice]:
+        """Take parts (by index) out of a message with other ones, which stay as they are."""
 
     def remove_message(self, request: Request, message: Message) -> Splice:
         """Take a message out of the request. It is never the first one."""

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from proxy.wire import spans
 from proxy.wire.bodies import json_text
-from proxy.wire.messages import LabelledPicture, Message, OtherPart, Part, Picture, Request, Span, Splice, Text
+from proxy.wire.messages import (
+    ALONE,
+    Beside,
+    LabelledPicture,
+    Message,
+    OtherPart,
+    Part,
+    Picture,
+    Request,
+    Span,
+    Splice,
+    Text,
+)
 
 _TEXTS = frozenset({"text", "input_text", "output_text"})
 _PICTURES = frozenset({"image_url", "input_image"})
@@ -50,9 +62,17 @@ def pictures(request: Request, message: Message, member: str) -> list[bytes]:
 
 
 def replace(
-    request: Request, message: Message, member: str, text: str, added: Sequence[LabelledPicture], kind: str
+    request: Request,
+    message: Message,
+    member: str,
+    text: str,
+    added: Sequence[LabelledPicture],
+    kind: str,
+    beside: Beside = ALONE,
 ) -> Splice:
     """Put a text, and pictures after it, in place of what stands under `member`; `kind` is a text part's type.
+
+    What stays beside them is put before and after: a message's own parts as the bytes that they are.
 
     The content stays a string where it was one, unless pictures go with it. Raises ValueError where there is none.
     """
@@ -61,8 +81,31 @@ def replace(
         raise ValueError(f'message {message.index} has no "{member}" to replace')
     if message.plain and not added:
         return Splice(span.start, span.end, json_text(text))
-    parts = [_text(text, kind, _cache_hint(request, span, message)), *labelled(added, kind)]
+    before, after = (_standing(request, message, span, side, kind) for side in (beside.before, beside.after))
+    parts = [*before, _text(text, kind, _cache_hint(request, span, message)), *labelled(added, kind), *after]
     return Splice(span.start, span.end, b"[" + b",".join(parts) + b"]")
+
+
+def _standing(
+    request: Request, message: Message, content: Span, stays: Sequence[int | str], kind: str
+) -> Iterator[bytes]:
+    own = [] if message.plain or not stays else spans.element_spans(request.body, content)
+    for one in stays:
+        yield _text(one, kind) if isinstance(one, str) else request.body[own[one].start : own[one].end]
+
+
+def remove_some(request: Request, message: Message, member: str, gone: Collection[int]) -> list[Splice]:
+    """Take parts out of the list under `member`, with a comma beside each. At least one part must stay."""
+    span = spans.member_span(request.body, message.span, member)
+    own = spans.element_spans(request.body, span) if span is not None else []
+    left = [index for index in range(len(own)) if index not in gone]
+    if not left:
+        raise ValueError(f"no part of message {message.index} would be left")
+    cuts = [Splice(own[0].start, own[left[0]].start)] if left[0] else []
+    for index, following in zip(left, [*left[1:], len(own)], strict=True):
+        if following > index + 1:
+            cuts.append(Splice(own[index].end, own[following - 1].end))
+    return cuts
 
 
 def remove(request: Request, message: Message) -> Splice:

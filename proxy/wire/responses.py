@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -17,7 +17,9 @@ import msgspec
 from proxy.wire import parts
 from proxy.wire.bodies import Cutter
 from proxy.wire.messages import (
+    ALONE,
     Api,
+    Beside,
     Call,
     LabelledPicture,
     Message,
@@ -129,9 +131,16 @@ def picture_parts(request: Request, message: Message) -> list[bytes]:
     return parts.pictures(request, message, _member(message))
 
 
-def replace_content(request: Request, message: Message, text: str, pictures: Sequence[LabelledPicture]) -> Splice:
+def replace_content(
+    request: Request, message: Message, text: str, pictures: Sequence[LabelledPicture], beside: Beside = ALONE
+) -> Splice:
     """Put a text, and pictures after it, in place of a call's output; the item's other fields stay as they are."""
-    return parts.replace(request, message, _member(message), text, pictures, "input_text")
+    return parts.replace(request, message, _member(message), text, pictures, "input_text", beside)
+
+
+def remove_parts(request: Request, message: Message, gone: Collection[int]) -> list[Splice]:
+    """Take parts (by index) out of a message with other ones, which stay as they are."""
+    return parts.remove_some(request, message, _member(message), gone)
 
 
 def remove_message(request: Request, message: Message) -> Splice:
