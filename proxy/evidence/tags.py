@@ -163,7 +163,9 @@ def read_head(line: str) -> Head | None:
 
 def seal(entries: Sequence[str], keys: Keys) -> str:
     """The tagged return of these entries (heads and contents), which hold no lone surrogates and end in no blank."""
-    lengths = " ".join([str(len(entry)) for entry in entries]) or "none"
+    if not entries:
+        return f"[evidence 1 {keys.sign(return_message('none', ''))} none]"
+    lengths = " ".join([str(len(entry)) for entry in entries])
     text = "\n\n".join(entries)
     return f"[evidence 1 {keys.sign(return_message(lengths, text))} {lengths}]\n{text}"
 
