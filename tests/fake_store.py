@@ -1,4 +1,4 @@
-"""A record store in memory with the interface of `proxy.store.RecordStore`, that can be told to be slow, sick or forgetful."""
+"""A record store in memory with the interface of `proxy.store.RecordStore`; it can be slow, sick, deaf or forgetful."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Health = Literal["well", "slow", "sick", "deaf"]
 
 @dataclass
 class FakeStore:
-    """Records by key. `slow` and `sick` fail every read, `deaf` loses what it is told; `cached` knows what this handle wrote."""
+    """Records by key. `slow` and `sick` fail every read, `deaf` loses what it is told; `told` is its cache."""
 
     kept: dict[bytes, set[bytes]] = field(default_factory=dict)
     told: dict[bytes, set[bytes]] = field(default_factory=dict)

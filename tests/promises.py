@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from proxy.compaction.wording import HEADER, RECEIPT
@@ -177,7 +178,8 @@ class CitedDoc:
     group: int
     first: tuple[int, int, int]
     shown_times: int
-    far: bool = False  # cited by a question that did not show it, and before which nobody had cited it
+    unclear: bool = False
+    far: bool = False  # cited where it was not shown: after an interruption, or in a later question
 
 
 @dataclass
@@ -191,7 +193,7 @@ class Fate:
 
 @dataclass
 class Truth:
-    """`current` is where the question in progress begins (index of its user message), `questions` how many were settled."""
+    """`current` is where the question in progress begins (its user message), `questions` how many were settled."""
 
     current: int = 0
     earliest: int = 0
@@ -221,7 +223,9 @@ class _Question:
 
     shown: list[_Shown] = field(default_factory=list)
     cites: list[tuple[int, int, str, Sequence[str]]] = field(default_factory=list)  # reply, stretch, table, ids
-    returns: list[tuple[int, int, str, bool, bool]] = field(default_factory=list)  # message, reply, table, ids, readable
+    returns: list[tuple[int, int, str, bool, bool]] = field(
+        default_factory=list
+    )  # message, reply, table, ids, readable
     found: list[tuple[int, str, bool]] = field(default_factory=list)  # reply, table, declares
     wrong: bool = False
     brackets: bool = False
@@ -246,9 +250,12 @@ class _Walk:
                 reply += 1
                 ended, answered = message.closes, not message.calls
                 ambiguous = answered and tuple(m.raw for m in self.history[:index]) in self.closed
+                now.wrong = now.wrong or message.wrong
                 now.brackets = now.brackets or "[" in message.raw[1:].split('"tool_calls"')[0]
                 for table in dict.fromkeys(where for where, _ in message.inline):
-                    now.cites.append((reply, stretch, table, [name for where, name in message.inline if where == table]))
+                    now.cites.append(
+                        (reply, stretch, table, [name for where, name in message.inline if where == table])
+                    )
             elif message.role == "tool":
                 self.returned(index, message, reply, stretch)
             elif message.role == "user" and not began:
@@ -283,23 +290,27 @@ class _Walk:
             for table in self.setup:
                 if table.cite == message.cites[0]:
                     now.cites.append((reply, stretch, table.name, message.cites[1]))
-        now.wrong = now.wrong or message.wrong
 
     def close(self) -> None:
         """The question is over: now its citations count."""
         now, number = self.questions[-1], self.truth.questions
         cited: dict[Key, list[Doc]] = {}
         self.far = set[Key]()
+        self.unclear = set[Key]()
         for reply, stretch, table, ids in now.cites:
             resolved = [self.cite(now, cited, reply, stretch, table, name) for name in ids]
             now.found.append((reply, table, not ids or any(resolved)))
         for key, docs in cited.items():
-            self.truth.cited[key] = CitedDoc(list(dict.fromkeys(docs)), number, self.first(key), self.times[key], key in self.far)
+            self.truth.cited[key] = CitedDoc(
+                list(dict.fromkeys(docs)), number, self.first(key), self.times[key], key in self.far
+            )
         self.truth.questions += 1
         self.questions.append(_Question())
 
-    def cite(self, now: _Question, cited: dict[Key, list[Doc]], reply: int, stretch: int, table: str, name: str) -> bool:
-        """This question's own first, those that had been seen before the later ones; else cited before; else earlier."""
+    def cite(
+        self, now: _Question, cited: dict[Key, list[Doc]], reply: int, stretch: int, table: str, name: str
+    ) -> bool:
+        """This question's own first, seen ones before later ones; else what was cited before; else what is older."""
         mine = [s for s in now.shown if (s.doc.table, s.doc.id) == (table, name)]
         same = [s for s in mine if s.stretch == stretch]
         seen = [s for s in mine if s.reply < reply]
@@ -307,6 +318,8 @@ class _Walk:
             chunks = [s.doc for s in scope if not s.doc.whole] or [s.doc for s in scope]
             for doc in chunks:
                 cited.setdefault(identity(doc), []).append(doc)
+                if "outputs that were seen" in NOT_YET and len({s.doc.whole for s in mine}) > 1:
+                    self.unclear.add(identity(doc))
             if chunks:
                 return True
         before = [key for key in self.truth.cited if (key[0], key[2]) == (table, name)]
@@ -318,8 +331,7 @@ class _Walk:
         earlier = [doc for doc in earlier if not doc.whole] or earlier
         for doc in earlier if earlier and earlier[0].local else earlier[-1:]:
             cited.setdefault(identity(doc), []).append(doc)
-            if not name.isdigit():
-                self.far.add(identity(doc))
+            self.far.add(identity(doc))
         return bool(earlier)
 
     def first(self, key: Key) -> tuple[int, int, int]:
@@ -329,8 +341,10 @@ class _Walk:
         tables = {table.name: table for table in self.setup}
         for index, _, name, has_ids, readable in question.returns:
             table = tables[name]
-            newest = max(reply for _, reply, where, _, _ in question.returns if where == name)
-            declared = any(declares for reply, where, declares in question.found if where == name and reply > newest)
+            # Tables that are cited in one way share what is cited: a call declares for all of them.
+            way = {other.name for other in self.setup if other.cite == table.cite}
+            newest = max(reply for _, reply, where, _, _ in question.returns if where in way)
+            declared = any(declares for reply, where, declares in question.found if where in way and reply > newest)
             fate: bool | None
             if current or table.cite is None:
                 fate = False
@@ -340,7 +354,7 @@ class _Walk:
                 fate = False
             elif declared or table.undeclared == "receipt":
                 fate = None if question.interrupted else True
-            elif question.interrupted and (question.brackets or any(where == name for _, where, _ in question.found)):
+            elif question.interrupted and (question.brackets or any(where in way for _, where, _ in question.found)):
                 fate = None
             else:
                 fate = False
@@ -365,12 +379,12 @@ class Verdict:
     inserted: str | None = None
 
 
-def judge(player: Player, voice: Voice, history: History, body: bytes, exchange: Exchange) -> None:
+async def judge(player: Player, voice: Voice, history: History, body: bytes, exchange: Exchange) -> None:
     """Check every promise on one request; raises Broken with the transcript."""
     try:
         verdict = _judge(player, voice, history, body, exchange)
         _stable(player, voice, history, body, exchange, verdict)
-        _elsewhere(player, voice, history, body, exchange)
+        await _elsewhere(player, voice, history, body, exchange)
     except Broken:
         raise
     except AssertionError as error:
@@ -392,7 +406,7 @@ def _judge(player: Player, voice: Voice, history: History, body: bytes, exchange
     _figures(player, truth, verdict, body, exchange, capsule)
     if not player.harmed and not voice.pen.drops_text:
         _fates_kept(truth, verdict, exchange)
-        _arranged(player, truth, verdict, capsule)
+        _arranged(player, history, truth, verdict, capsule)
     return verdict
 
 
@@ -412,10 +426,14 @@ def align(came: Cut, went: Cut, history: History) -> Verdict:
             verdict.replaced[index] = there
             at += 1
             continue
-        if message.ours and (there in came.messages[index + 1 :] or not _is_user(there) or verdict.inserted is not None):
+        if message.ours and (
+            there in came.messages[index + 1 :] or not _is_user(there) or verdict.inserted is not None
+        ):
             verdict.removed.add(index)
             continue
-        assert _is_user(there) and verdict.inserted is None, f"message {index} went up changed: {raw[:200]} => {there[:200]}"
+        assert _is_user(there) and verdict.inserted is None, (
+            f"message {index} went up changed: {raw[:200]} => {there[:200]}"
+        )
         verdict.inserted = there
         at += 1
         there = went.messages[at] if at < len(went.messages) else ""
@@ -443,9 +461,7 @@ def _same_but_content(raw: str, there: str) -> None:
         assert old == new or (n == last and old[0] == new[0]), f"a return changed beside its content: {old} => {new}"
 
 
-def _only_ours(
-    player: Player, history: History, truth: Truth, verdict: Verdict, came: Cut, went: Cut
-) -> None:
+def _only_ours(player: Player, history: History, truth: Truth, verdict: Verdict, came: Cut, went: Cut) -> None:
     tables = {table.name: table for table in player.setup}
     for index in (*verdict.replaced, *verdict.removed):
         message = history[index]
@@ -485,7 +501,9 @@ def _nothing_lost(
     forwarded = [text for raw in went.messages for text in texts_of(raw)]
     capsule_text = parts_of(verdict.replaced[capsule])[0][1] if capsule is not None else ""
     for entry in truth.cited.values():
-        if entry.far and (player.harmed or truth.interrupted):
+        if entry.far and (
+            "what only stands here first" in NOT_YET or player.harmed or truth.interrupted or entry.docs[0].id.isdigit()
+        ):
             continue
         for doc in entry.docs:
             if any(doc.content in text for text in forwarded):
@@ -509,16 +527,19 @@ def _pictures(
     assert len(after) <= len(before), f"promise 6: {len(before)} pictures came, {len(after)} went"
     assert set(after) <= set(before), "promise 6: a picture that nobody sent"
     ours: list[tuple[str, str]] = []
-    for raw, from_part in ((verdict.replaced.get(capsule, "") if capsule is not None else "", 1), (verdict.inserted or "", 0)):
+    for raw, from_part in (
+        (verdict.replaced.get(capsule, "") if capsule is not None else "", 1),
+        (verdict.inserted or "", 0),
+    ):
         if raw:
             parts = parts_of(raw)[from_part:]
-            assert [kind for kind, _ in parts] == ["text", "picture"] * (len(parts) // 2), f"promise 6: unpaired: {parts}"
+            assert [kind for kind, _ in parts] == ["text", "picture"] * (len(parts) // 2), (
+                f"promise 6: unpaired: {parts}"
+            )
             ours += [(label, url) for (_, label), (_, url) in zip(parts[::2], parts[1::2], strict=True)]
     for label, url in ours:
         assert url not in UNDECODABLE, f"promise 6: a picture that does not decode was sent again: {label}"
-        owners = [
-            doc for m in history for doc in (*m.docs, *m.ours) if doc.picture == url and f"[{doc.id}]" in label
-        ]
+        owners = [doc for m in history for doc in (*m.docs, *m.ours) if doc.picture == url and f"[{doc.id}]" in label]
         assert owners, f"promise 6: this label does not name the picture's chunk: {label}"
     gone = [history[index] for index in (*verdict.replaced, *verdict.removed)]
     for entry in truth.cited.values():
@@ -526,7 +547,9 @@ def _pictures(
             held = [m for m in gone if doc in m.docs or doc in m.ours]
             if not doc.picture or doc.picture in UNDECODABLE or not held or not all(m.readable for m in history):
                 continue
-            if not any(doc.picture in parts for m in held for parts in [[u for k, u in parts_of(m.raw) if k == "picture"]]):
+            if not any(
+                doc.picture in parts for m in held for parts in [[u for k, u in parts_of(m.raw) if k == "picture"]]
+            ):
                 continue
             assert any(url == doc.picture for url in after), f"promise 8: the picture of cited [{doc.id}] is gone"
 
@@ -557,7 +580,9 @@ def _figures(
     assert (figures["capsule"] > 0) == (capsule is not None), exchange.header
     uncitable_first = "evidence that nobody can cite first" in NOT_YET and any(t.cite is None for t in player.setup)
     if not player.harmed and not truth.interrupted and truth.earliest == truth.current and not uncitable_first:
-        assert figures["question"] == truth.questions + 1, f"question: {truth.questions + 1} is right: {exchange.header}"
+        assert figures["question"] == truth.questions + 1, (
+            f"question: {truth.questions + 1} is right: {exchange.header}"
+        )
 
 
 def _fates_kept(truth: Truth, verdict: Verdict, exchange: Exchange) -> None:
@@ -569,9 +594,9 @@ def _fates_kept(truth: Truth, verdict: Verdict, exchange: Exchange) -> None:
             assert index in verdict.replaced, f"promise 5: message {index} is of an earlier question, and stayed"
 
 
-def _arranged(player: Player, truth: Truth, verdict: Verdict, capsule: int | None) -> None:
+def _arranged(player: Player, history: History, truth: Truth, verdict: Verdict, capsule: int | None) -> None:
     """Promise 8: whole, exact, once; newest group first; in a group by first appearance, haiku's by id."""
-    if capsule is None or truth.interrupted or truth.earliest != truth.current:
+    if capsule is None or truth.interrupted or truth.earliest != truth.current or player.incomplete:
         return
     text = parts_of(verdict.replaced[capsule])[0][1]
     haiku = {table.name for table in player.setup if table.format == "haiku"}
@@ -582,12 +607,14 @@ def _arranged(player: Player, truth: Truth, verdict: Verdict, capsule: int | Non
             if at >= 0:
                 placed.append((at, entry, doc))
                 ending = text[at + len(doc.content) :]
-                assert ending == "" or ending.startswith("\n\n["), f"promise 8: [{doc.id}] does not end where it ended: {ending[:60]!r}"
+                assert ending == "" or ending.startswith("\n\n["), (
+                    f"promise 8: [{doc.id}] does not end where it ended: {ending[:60]!r}"
+                )
                 assert text[:at].endswith("\n"), f"promise 8: [{doc.id}] does not begin where it began"
     # Words that stand under two ids cannot be told apart by where they stand.
     placed = [item for item in placed if sum(item[2].token in other[2].content for other in placed) == 1]
     placed.sort(key=lambda item: item[0])
-    for (before, first, one), (after, second, two) in zip(placed, placed[1:], strict=False):
+    for (before, first, one), (after, second, two) in pairwise(placed):
         assert first.group >= second.group, f"promise 8: [{two.id}] of a newer group stands after [{one.id}]"
         between = text[before + len(one.content) : after]
         assert f"[{two.id}]" in between, f"promise 8: [{two.id}] does not stand under its id"
@@ -600,16 +627,14 @@ def _arranged(player: Player, truth: Truth, verdict: Verdict, capsule: int | Non
                 first.first[0] != second.first[0] or first.first[1] == second.first[1]
             ):
                 assert first.first < second.first, f"promise 8: [{two.id}] appeared before [{one.id}]"
-    if player.incomplete:
-        return  # what a call without a return cited is kept, too
+    if any(not message.readable for message in history):
+        return
     tokens = set(re.findall(r"<\w+\.\w+\.\w+>", text))
     wanted = {doc.token for entry in truth.cited.values() for doc in entry.docs}
     assert tokens <= wanted, f"the capsule holds what nobody cited: {tokens - wanted}"
 
 
-def _stable(
-    player: Player, voice: Voice, history: History, body: bytes, exchange: Exchange, verdict: Verdict
-) -> None:
+def _stable(player: Player, voice: Voice, history: History, body: bytes, exchange: Exchange, verdict: Verdict) -> None:
     """Promise 7, inside one question: what went up before is how this one starts."""
     start = truth_of(history, player.setup, player.closed).earliest
     for sent in reversed(player.sent):
@@ -634,29 +659,20 @@ def _until_last_message(body: bytes) -> bytes:
     return body[: len(body) - len(whole.tail.encode("utf-8", "surrogatepass"))]
 
 
-def _elsewhere(player: Player, voice: Voice, history: History, body: bytes, exchange: Exchange) -> None:
+async def _elsewhere(player: Player, voice: Voice, history: History, body: bytes, exchange: Exchange) -> None:
     """Promises 7 and 9: another process with the same store sends the same bytes, another tenant sees none of it."""
     kind = len(player.sent) % 4
+    if not player.in_process:
+        return
     if kind == 1 and not player.harmed and not voice.names_questions:
         other = Conversations(player.settings, player.store.elsewhere())  # type: ignore[arg-type]
-        again = run_now(other, Asked(body, voice.tenant))
+        again = await other.ask(Asked(body, voice.tenant))
         assert again.body == exchange.body, f"promise 7: another process sends other bytes ({again.header})"
         assert again.header == exchange.header, (again.header, exchange.header)
     elif kind == 2:
         for stranger in ("a stranger", None):
-            again = run_now(player.conversations, Asked(body, stranger))
+            again = await player.conversations.ask(Asked(body, stranger))
             assert again.body is body, f"promise 9: {stranger or 'nobody'} got a rewrite: {again.header}"
-
-
-def run_now(conversations: Conversations, asked: Asked) -> Exchange:
-    """Ask without leaving the judge: nothing here ever waits, so one step of the coroutine is all of it."""
-    work = conversations.ask(asked)
-    try:
-        work.send(None)
-    except StopIteration as done:
-        exchange: Exchange = done.value
-        return exchange
-    raise AssertionError("asking waited for something")
 
 
 # What a reader sees of a failure.

@@ -1,4 +1,4 @@
-"""Conversations in three lines, for the tests of the pure rooms: messages, what a question leaves, what a rewrite does."""
+"""Conversations in three lines, for the tests of the pure rooms: messages, what settles them, what goes up next."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def ids_of(record: Record) -> list[str]:
 
 
 def grows_gently(work: Callable[[int], Callable[[], object]], size: int) -> bool:
-    """Whether four times the input costs less than nine times the work: linear is 4, quadratic 16. No time is asserted."""
+    """Whether four times the input costs less than nine times the work (linear: 4, quadratic: 16)."""
 
     def cost(n: int) -> float:
         run = work(n)

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from proxy.evidence import haiku, returns
 from proxy.evidence.haiku import Label
 from proxy.wire.messages import Picture, Text
-from tests.talk import HAIKU, asked_next, cited, calls, grows_gently, returns as tool_returns, searched, user
+from tests.talk import HAIKU, asked_next, calls, cited, grows_gently, searched, user
+from tests.talk import returns as tool_returns
 
 SEPARATOR = "\n\n---\n\n"
 TAG = haiku.PICTURE_TAG
-ONE, TWO = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
+ONE, TWO = "7c9e6679-7425-40de-944b-e07fc1f90ae7", "f47ac10b-58cc-4372-a567-0e02b2c3d479"
 
 
 def chunk(chunk_id: str, rank: int, of: int, content: str, more: str = "") -> str:
@@ -21,7 +22,7 @@ def chunk(chunk_id: str, rank: int, of: int, content: str, more: str = "") -> st
 
 
 def shown(text: str) -> dict[str, str]:
-    return {found.id: found.content for found in haiku.read(text)}
+    return {found.id: found.content for found in haiku.read(text) or ()}
 
 
 def test_promise_8_chunks_are_read_with_their_source_and_collection() -> None:
@@ -50,12 +51,10 @@ def test_a_mark_of_what_was_shown_before_is_no_chunk() -> None:
     assert shown(text) == {"a": "A"}
 
 
-@pytest.mark.xfail(strict=True, reason="the search for separators goes on behind the first one, and misses the second")
 def test_promise_8_content_that_ends_with_a_rule_hides_no_header() -> None:
     assert shown(chunk("a", 1, 2, "A\n\n---") + SEPARATOR + chunk("b", 2, 2, "B")) == {"a": "A\n\n---", "b": "B"}
 
 
-@pytest.mark.xfail(strict=True, reason="int() refuses more than 4,300 digits: the ValueError ends the settling")
 def test_a_rank_of_any_length_does_not_stop_the_reading() -> None:
     assert shown(f"[a] [rank {'1' * 5000} of 1]\nContent:\nA") == {}
 
@@ -67,12 +66,10 @@ def test_promise_3_a_cited_id_in_an_unreadable_return_keeps_it() -> None:
     assert asked_next(user("q"), *searched(FORGED), *cited([ONE]), tables=(HAIKU,))[1].shows("cited text")
 
 
-@pytest.mark.xfail(strict=True, reason="a search return without readable chunks becomes a receipt")
 def test_promise_3_an_unreadable_return_stays() -> None:
     assert asked_next(user("q"), *searched(FORGED), *cited([]), tables=(HAIKU,))[1].shows("cited text")
 
 
-@pytest.mark.xfail(strict=True, reason="its ids are not known for recovery, and the return becomes a receipt")
 def test_promise_3_a_damaged_id_out_of_an_unreadable_return_loses_nothing() -> None:
     messages = [user("q"), *searched(FORGED), *cited([ONE[:-1]])]
     assert asked_next(*messages, tables=(HAIKU,))[1].shows("cited text")
@@ -97,14 +94,15 @@ def test_promise_8_a_damaged_id_out_of_printed_output_is_recovered() -> None:
     assert sent.done.capsule == 1 and sent.shows(f"before {ONE} after")
 
 
-@pytest.mark.xfail(strict=True, reason="printed output that looks like a search's is read as chunks")
 def test_promise_8_printed_output_has_no_chunks_even_where_it_looks_like_a_search() -> None:
     evidence = returns.read(HAIKU, "execute_code", (Text(chunk("a", 1, 1, "A")),))
     assert evidence.whole and not evidence.chunks
 
 
 def test_a_retry_prompt_in_a_returns_place_is_no_return() -> None:
-    record, sent = asked_next(user("q"), *searched("1 validation error:\n\nFix the errors and try again."), tables=(HAIKU,))
+    record, sent = asked_next(
+        user("q"), *searched("1 validation error:\n\nFix the errors and try again."), tables=(HAIKU,)
+    )
     assert record.replaced == () and sent.shows("Fix the errors")
 
 
@@ -131,7 +129,6 @@ def test_promise_6_a_picture_belongs_to_the_chunk_that_its_label_names() -> None
     assert (picture.chunk_id, picture.reference) == ("b", "r")
 
 
-@pytest.mark.xfail(strict=True, reason="the label's pattern is searched from every bracket, lazily to the end each time")
 def test_a_text_of_many_labels_costs_by_the_byte() -> None:
     assert grows_gently(lambda n: lambda: haiku.read_label("[a] (b). Collection: " * n + TAG), 300)
 

@@ -410,8 +410,8 @@ async def test_promise_7_a_process_and_its_restart_write_the_same_bytes(
             there += await drive(again.url, provider, conversation[middle:])
         finally:
             await again.stop()
-        assert [turn.forwarded for turn in there] == [turn.forwarded for turn in here]
         assert [turn.evidence for turn in there] == [turn.evidence for turn in here]
+        assert [turn.forwarded for turn in there] == [turn.forwarded for turn in here]
 
 
 async def test_promises_7_and_9_all_scenarios_through_one_proxy_are_what_each_is_alone(

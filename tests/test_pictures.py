@@ -1,10 +1,11 @@
-"""Pictures: what they are by their bytes, whether they decode, whose they are, and that none comes back alone. Promise 6."""
+"""Pictures: their bytes, whether they decode, whose they are, and that none comes back alone. Promise 6."""
 
 from __future__ import annotations
 
 import base64
 import io
 import zlib
+from itertools import pairwise
 from typing import Any
 
 import PIL.EpsImagePlugin
@@ -42,7 +43,9 @@ def bomb() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + (13).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
 
 
-@pytest.mark.parametrize("spelled", ["data:image/png;base64,AA\nAA", "data:image/jpeg;base64, AAAA", "DATA:;BASE64,AAAA"])
+@pytest.mark.parametrize(
+    "spelled", ["data:image/png;base64,AA\nAA", "data:image/jpeg;base64, AAAA", "DATA:;BASE64,AAAA"]
+)
 def test_a_picture_is_its_decoded_bytes(spelled: str) -> None:
     assert picture_digest(spelled) == picture_digest("data:image/png;base64,AAAA")
 
@@ -61,7 +64,7 @@ def test_what_is_not_base64_has_no_bytes_and_stands_for_itself(spelled: str) -> 
 
 
 BROKEN = {
-    "text": b"hello", "nothing": b"", "cut": png(side=64)[:-20], "bomb": bomb(), "svg": b"<svg/>", "nul": b"\x00" * 99,
+    "text": b"hello", "nothing": b"", "cut": png(side=64)[:50], "bomb": bomb(), "svg": b"<svg/>", "nul": b"\x00" * 99,
 }  # fmt: skip
 
 
@@ -75,7 +78,6 @@ def test_a_picture_decodes() -> None:
     assert decodes(url(png()))
 
 
-@pytest.mark.xfail(strict=True, reason="Pillow tries every format it has, and its PostScript reader starts Ghostscript")
 def test_no_program_is_started_for_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     monkeypatch.setattr(PIL.EpsImagePlugin, "Ghostscript", lambda *_, **__: started.append(1) or Image.new("L", (1, 1)))
@@ -92,7 +94,7 @@ def seen(content: list[dict[str, Any]]) -> list[Any]:
     """The pictures that still go up after chunk c1 was cited out of this return, and the text before each."""
     _, sent = asked_next(user("q"), *searched(content), *cited(["c1"]))
     parts = sent.returns[0] if isinstance(sent.returns[0], list) else []
-    return [(before["text"], part) for before, part in zip(parts, parts[1:], strict=False) if part["type"] == "image_url"]
+    return [(before["text"], part) for before, part in pairwise(parts) if part["type"] == "image_url"]
 
 
 def test_promise_6_a_cited_picture_comes_again_to_the_byte_behind_a_label() -> None:
@@ -117,7 +119,6 @@ def test_promise_6_a_picture_that_does_not_decode_is_sent_with_neither_label_nor
     assert len(sent.returns[0]) == 1 and "Picture" not in sent.returns[0][0]["text"]
 
 
-@pytest.mark.xfail(strict=True, reason="the hint is copied to the text, and comes again with the picture that carried it")
 def test_a_cache_hint_is_not_multiplied() -> None:
     content = [text("[c1] one"), picture(1, cache_control={"type": "ephemeral"})]
     assert asked_next(user("q"), *searched(content), *cited(["c1"]))[1].raw.count(b"cache_control") == 1

@@ -88,6 +88,7 @@ async def test_an_added_record_is_found_at_once(tmp_path: Path) -> None:
         assert await store.find([one.key]) == {one.key: (one.payload,)}
         assert await store.find([one.key], fresh=True) == {one.key: (one.payload,)}
         assert await store.find([record().key]) == {}
+        assert store.cached([one.key, record().key]) == {one.key: (one.payload,)}
 
 
 async def test_an_added_record_is_found_even_if_the_cache_cannot_hold_it(tmp_path: Path) -> None:
@@ -563,7 +564,7 @@ async def test_processes_that_begin_a_store_at_once_end_up_with_one_secret(tmp_p
             found, damaged = await thread.run(lance.read([entry.record.key for entry in entries], latest=True))
             assert (len(found), damaged) == (5, 0)
     for thread in threads:
-        thread.stop()
+        await thread.stop()
 
 
 async def test_a_newer_store_is_refused_with_advice_and_left_alone(tmp_path: Path) -> None:
@@ -603,7 +604,7 @@ async def test_what_is_older_than_the_retention_is_not_found_and_then_deleted(tm
     thread = StoreThread()
     lance = await thread.run(Lance.open(Place.of(None, data)))
     await thread.run(lance.append([Entry(old, now - 3 * day), Entry(new, now - day)]))
-    thread.stop()
+    await thread.stop()
     async with opened(data, retention_days=2) as store:
         assert await store.find([old.key, new.key]) == {new.key: (new.payload,)}
     async with opened(data, retention_days=2, pace=QUICK) as store:

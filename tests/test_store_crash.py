@@ -82,4 +82,4 @@ async def test_a_process_killed_while_it_makes_the_store_leaves_one_that_is_made
             place.make_room(table)
         lance = await thread.run(Lance.open(place))
         assert await thread.run(lance.read([bytes(32)], latest=True)) == ({}, 0)
-    thread.stop()
+    await thread.stop()

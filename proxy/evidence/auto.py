@@ -11,15 +11,16 @@ import json
 import re
 from typing import Any
 
-import orjson
-
 from proxy.evidence.chunks import Chunk, source_line
+from proxy.evidence.citing import RANDOM as _RANDOM
 from proxy.evidence.tables import FieldNames
 
 _DEEPEST = 16
-_LARGEST_REPR = 1_000_000
-_LONGEST_WORD = 1000
+_LARGEST_REPR = 200_000
 _OPENER = re.compile(r"^\[([^\[\]\s][^\[\]\n]{0,199})\](?![(:])", re.MULTILINE)
+#: How a list, a tuple or an object of some language begins: text like this is no chunk with an id in brackets.
+_STRUCTURE = re.compile(r"""\[\s*(?:[\[{('"]|[A-Za-z_][\w.]*\(|None\b|True\b|False\b)|[{(]""")
+_ENCODED = re.compile(r"[A-Za-z0-9+/=_-]{1000,}")
 #: Fields that say how well something matched, not what it says.
 _NOISE = frozenset(
     {"score", "scores", "distance", "_distance", "similarity", "relevance", "relevance_score", "_score",
@@ -29,39 +30,36 @@ _NOISE = frozenset(
 
 def read(text: str, fields: FieldNames, part: int = 0) -> list[Chunk]:
     """The chunks of one text part, in order."""
-    return _read_text(text, fields, part, 0)
+    try:
+        return _read_text(text, fields, part, 0)
+    except RecursionError:
+        return []
 
 
 def _read_text(text: str, fields: FieldNames, part: int, depth: int) -> list[Chunk]:
     value = parse(text)
     if value is not None and depth < _DEEPEST:
         return _read_value(value, fields, part, depth + 1)
+    if _STRUCTURE.match(text.lstrip()):
+        return []
     return _read_openers(text, part)
 
 
 def parse(text: str) -> Any:
-    """The list or object that this text is, as JSON or as Python's `repr`; None where it is neither."""
+    """The list, the object or the text that this text encodes, as JSON or as Python's `repr`; None where it is none."""
     stripped = text.strip()
-    if not stripped or stripped[0] not in "[{(" or stripped[-1] not in "]})":
+    if len(stripped) < 2 or stripped[0] not in "[{(\"'" or stripped[-1] not in "]})\"'":
         return None
+    value: Any = None
     try:
-        value = orjson.loads(stripped)
-    except ValueError:
-        value = _parse_leniently(stripped)
-    return value if isinstance(value, list | dict | tuple) else None
-
-
-def _parse_leniently(text: str) -> Any:
-    try:
-        return json.loads(text)  # lone surrogates, NaN
+        value = json.loads(stripped)
     except (ValueError, RecursionError):
-        pass
-    if len(text) > _LARGEST_REPR or (_OPENER.match(text) and not text.startswith(("['", '["', "[{", "[(", "[["))):
-        return None
-    try:
-        return ast.literal_eval(text)  # literals only: nothing of it is executed
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        return None
+        if len(stripped) <= _LARGEST_REPR and _STRUCTURE.match(stripped):
+            try:
+                value = ast.literal_eval(stripped)  # literals only: nothing of it is executed
+            except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+                return None
+    return value if isinstance(value, list | dict | tuple | str) else None
 
 
 def _read_value(value: Any, fields: FieldNames, part: int, depth: int) -> list[Chunk]:
@@ -77,8 +75,10 @@ def _read_value(value: Any, fields: FieldNames, part: int, depth: int) -> list[C
             for name, element in value.items()
             if isinstance(element, list | tuple | dict)
         }
-        nested = [chunk for chunks in inner.values() for chunk in chunks]
         own = _chunk(value, {name for name, chunks in inner.items() if chunks}, fields, part)
+        if own is not None:
+            inner.pop("metadata", None)  # it is this chunk's own
+        nested = [chunk for chunks in inner.values() for chunk in chunks]
         if own is not None:
             return [own, *nested]
         texts = [element for element in value.values() if isinstance(element, str)]
@@ -123,16 +123,23 @@ def _chunk(value: dict[Any, Any], read_already: set[Any], fields: FieldNames, pa
         content=content if content is not None else "",
         source=source_line(title, uri, headings, pages),
         collection=collection,
-        details=json.dumps(rest, ensure_ascii=False, separators=(",", ":"), default=str) if rest else None,
+        details=_encoded(rest) if rest else None,
         part=part,
     )
+
+
+def _encoded(rest: dict[Any, Any]) -> str | None:
+    try:
+        return json.dumps(rest, ensure_ascii=False, separators=(",", ":"), default=str)
+    except (RecursionError, ValueError):  # nested too deep to be written, or a number that Python does not write
+        return None
 
 
 def _is_detail(name: Any, item: Any) -> bool:
     """Whether a field says something: not a score, not empty, not an encoded file."""
     if not isinstance(name, str) or name.lower() in _NOISE or item in (None, "", [], {}, ()):
         return False
-    return not (isinstance(item, str) and len(item) > _LONGEST_WORD and not any(map(str.isspace, item)))
+    return not (isinstance(item, str) and _ENCODED.fullmatch(item) is not None)
 
 
 def _listed(value: dict[Any, Any], beside: dict[Any, Any], names: tuple[str, ...], joint: str) -> str | None:
@@ -147,32 +154,49 @@ def _listed(value: dict[Any, Any], beside: dict[Any, Any], names: tuple[str, ...
 def _read_openers(text: str, part: int) -> list[Chunk]:
     """Chunks that open with `[id]` at the start of a line.
 
-    Only openers of the first one's kind count (digits that go up by one, or anything that is not only digits): a
-    footnote or a remark in brackets inside a chunk is its content. An id that opens twice leaves it unclear where
-    chunks end; then there are none, and what is cited of them keeps the whole return.
+    Only openers that look like the first one count (digits that go up by one, or the same shape): a footnote or a
+    remark in brackets inside a chunk is its content. An id that opens twice leaves it unclear where chunks end; then
+    there are none, and what is cited of them keeps the whole return.
     """
     found = list(_OPENER.finditer(text))
     if not found:
         return []
     first = found[0][1]
-    openers = [found[0]]
-    for opener in found[1:]:
-        if first.isdigit():
-            if opener[1].isdigit() and int(opener[1]) == int(openers[-1][1]) + 1:
-                openers.append(opener)
-        elif _kind(opener[1]) == _kind(first):
-            openers.append(opener)
-    ids = [opener[1].strip() for opener in openers]
-    if len(set(ids)) != len(ids):
+    counted = _is_number(first)
+    alike = [opener for opener in found if _is_number(opener[1]) == counted]
+    if len({opener[1].strip() for opener in alike}) != len(alike):
         return []
+    openers = [found[0]]
+    for opener in alike[1:]:
+        if counted:
+            if int(opener[1]) == int(openers[-1][1]) + 1:
+                openers.append(opener)
+        elif _shape(opener[1]) == _shape(first):
+            openers.append(opener)
     return [
         Chunk(
-            id=chunk_id, content=text[opener.end() : following.start() if following else len(text)].strip(), part=part
+            id=opener[1].strip(),
+            content=text[opener.end() : following.start() if following else len(text)].strip(),
+            part=part,
         )
-        for chunk_id, opener, following in zip(ids, openers, [*openers[1:], None], strict=True)
+        for opener, following in zip(openers, [*openers[1:], None], strict=True)
     ]
 
 
-def _kind(chunk_id: str) -> tuple[bool, bool]:
-    """Ids of one return look alike: whether they hold a digit, and whether they hold a space."""
-    return any(character.isdigit() for character in chunk_id), " " in chunk_id
+def _is_number(chunk_id: str) -> bool:
+    return chunk_id.isascii() and chunk_id.isdecimal() and len(chunk_id) < 10
+
+
+def _shape(chunk_id: str) -> str:
+    """What ids of one return have in common: UUIDs and digests are alike, and so are names that differ in their numbers
+    or in what stands after the last joint (`doc-a`, `doc-b`)."""
+    if _RANDOM.fullmatch(chunk_id):
+        return "random"
+    if len(chunk_id) == 1:
+        return "@"
+    joint = max(chunk_id.rfind(character) for character in "-_./:#")
+    if joint > 0:
+        last = chunk_id[joint + 1 :]
+        kind = "#" if last.isdecimal() else "@"
+        return re.sub(r"\d+", "#", chunk_id[: joint + 1]) + kind
+    return re.sub(r"\d+", "#", chunk_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from proxy.wire.messages import OtherPart, Part, Picture, Text
+from proxy.wire.messages import Part, Text
 
 
 def digest_text(*texts: str) -> bytes:
@@ -53,12 +53,14 @@ class OwnedPicture:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """An evidence return, read. `whole` is set where citing an id out of it retains all of its text."""
+    """An evidence return, read. `whole` is set where citing an id out of it retains all of its text; `readable` is
+    not where it looks like a format that it does not hold to, or holds what is neither text nor picture: it stays."""
 
     chunks: tuple[Chunk, ...]
     text: str
     pictures: tuple[OwnedPicture, ...] = ()
     whole: bool = False
+    readable: bool = True
 
     def shows(self, chunk_id: str) -> bool:
         """Whether the id stands literally in the text (as a token of its own, not inside a longer one)."""
@@ -101,12 +103,3 @@ def stands_in(token: str, text: str) -> bool:
 def text_of(parts: tuple[Part, ...]) -> str:
     """All text of a return, its parts on lines of their own."""
     return "\n".join(part.text for part in parts if isinstance(part, Text))
-
-
-def has_pictures(parts: tuple[Part, ...]) -> bool:
-    return any(isinstance(part, Picture) for part in parts)
-
-
-def is_readable(parts: tuple[Part, ...]) -> bool:
-    """Whether every part is text or a picture: a return that holds anything else cannot be replaced whole."""
-    return not any(isinstance(part, OtherPart) for part in parts)

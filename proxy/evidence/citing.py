@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from rapidfuzz.distance import Levenshtein
@@ -16,52 +17,104 @@ NEAR_RANDOM = 0.62
 NEAR_NAMED = 0.85
 _SHORTEST_NAMED = 12
 
-_RANDOM = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}|[0-9a-f]{24,}", re.IGNORECASE)
+#: UUIDs and digests: what looks like it was drawn at random.
+RANDOM = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}|[0-9a-f]{32,}", re.IGNORECASE)
 _WRAPPING = " \t\r\n\"'`“”‘’[](){}<>【】,;"
 _ID_KEY = re.compile(r"(?:^|_)(?:ids?|chunks?|cit(?:e|es|ed|ations?)|sources?|references?|refs?)$|Ids?$", re.IGNORECASE)
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.){1,200})"')
+_NUMBER = re.compile(r"\d+")
+_HEXADECIMAL = re.compile(r"[0-9a-f-]+", re.IGNORECASE)
+_RUN = re.compile(r"(.)\1{4}")
+_TOKEN = re.compile(r"[\w.\-/:#]+")
+_WORD = re.compile(r"[^\W_]+")
 _BRACKETED = re.compile(r"\[([^\[\]\n]{1,400})\]|【([^【】\n]{1,400})】")
 
 
-def cited_ids(arguments: str) -> list[str] | None:
-    """The ids that a cite call's arguments name, as written; an empty list declares that nothing grounds the answer.
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a cite call's arguments say.
 
-    None where the arguments are not a JSON object: such a call declares nothing.
+    `ids` stand where ids are expected; `perhaps` are other texts, which count only if they name a chunk exactly;
+    `nothing` is whether the call says that nothing grounds the answer; `clear` is False where the arguments could not
+    be read, so that nobody knows what was cited.
     """
+
+    ids: tuple[str, ...] = ()
+    perhaps: tuple[str, ...] = ()
+    nothing: bool = False
+    clear: bool = True
+
+
+def written(arguments: str) -> Written:
+    """What the arguments of a cite call name, as written."""
     try:
         value = json.loads(arguments) if arguments.strip() else {}
+        if isinstance(value, str):
+            value = json.loads(value)  # encoded twice
     except (ValueError, RecursionError):
-        return None
+        return Written(perhaps=tuple(_QUOTED.findall(arguments)), clear=False)
+    if isinstance(value, list) and value:
+        value = {"ids": value}
     if not isinstance(value, dict):
-        return None
-    found: list[str] = []
-    _collect(value, False, found, 0)
-    return list(dict.fromkeys(found))
+        return Written(clear=False)
+    ids: list[str] = []
+    perhaps: list[str] = []
+    try:
+        _collect(value, False, ids, perhaps, 0)
+    except RecursionError:
+        return Written(clear=False)
+    named = [item for key, item in value.items() if _ID_KEY.search(key)]
+    nothing = not ids and (not value or any(map(_is_blank, named)))
+    return Written(tuple(dict.fromkeys(ids)), tuple(dict.fromkeys(perhaps)), nothing)
 
 
-def _collect(value: Any, is_id: bool, found: list[str], depth: int) -> None:
+def _is_blank(item: Any) -> bool:
+    if isinstance(item, list):
+        return all(map(_is_blank, item))
+    return item is None or item == {} or (isinstance(item, str) and not item.strip())
+
+
+def _collect(value: Any, is_id: bool, ids: list[str], perhaps: list[str], depth: int) -> None:
     if depth > 8:
         return
     if isinstance(value, dict):
         for key, item in value.items():
             named = _ID_KEY.search(key) is not None
-            _collect(item, named or (is_id and isinstance(item, list)), found, depth + 1)
+            if is_id:
+                perhaps.append(key)
+            _collect(item, named or (is_id and isinstance(item, list)), ids, perhaps, depth + 1)
     elif isinstance(value, list):
         for item in value:
-            _collect(item, True, found, depth + 1)
-    elif is_id and isinstance(value, str):
-        stripped = value.strip()
-        if stripped.startswith("[") and stripped.endswith("]"):
-            try:  # a list that was written as a string
-                inner = json.loads(stripped)
-            except ValueError:
-                inner = None
-            if isinstance(inner, list) and not (len(inner) == 1 and isinstance(inner[0], int)):
-                _collect(inner, True, found, depth + 1)
-                return
-        if stripped:
-            found.append(value)
-    elif is_id and isinstance(value, int | float) and not isinstance(value, bool):
-        found.append(str(int(value)) if float(value).is_integer() else str(value))
+            _collect(item, True, ids, perhaps, depth + 1)
+    elif isinstance(value, str) and value.strip():
+        inner = _as_list(value) if is_id else None
+        if inner is not None:
+            _collect(inner, True, ids, perhaps, depth + 1)
+        else:
+            (ids if is_id else perhaps).append(value)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        (ids if is_id else perhaps).append(_number(value))
+
+
+def _as_list(value: str) -> list[Any] | None:
+    """The list that was written as a string; None for `[7]`, which is an id in brackets."""
+    stripped = value.strip()
+    if not (stripped.startswith("[") and stripped.endswith("]")):
+        return None
+    try:
+        inner = json.loads(stripped)
+    except (ValueError, RecursionError):
+        return None
+    return inner if isinstance(inner, list) and not (len(inner) == 1 and isinstance(inner[0], int)) else None
+
+
+def _number(value: int | float) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    try:
+        return str(value)
+    except ValueError:  # Python does not write integers of thousands of digits
+        return ""
 
 
 def spellings(written: str) -> list[str]:
@@ -76,38 +129,54 @@ def pieces(written: str) -> list[str]:
     return [bare for piece in re.split(r"[,;\s\]\[]+", written) if (bare := piece.strip(_WRAPPING))]
 
 
-def inline_ids(text: str, known: Iterable[str]) -> list[str]:
-    """The known ids that stand in brackets in an answer, in order: `[c1]`, `[c1, c3]`, `[ "c1" ]`."""
-    wanted = set(known)
-    found: dict[str, None] = {}
+def bracketed(text: str) -> tuple[list[str], list[str]]:
+    """What stands in brackets in an answer, in order; apart from it, the texts of links (`[text](address)`)."""
+    brackets: list[str] = []
+    links: list[str] = []
     for match in _BRACKETED.finditer(text):
-        inner = match[1] or match[2]
-        for option in (*spellings(inner), *pieces(inner)):
-            bare = option.lstrip("^#")
-            for name in (option, bare):
-                if name in wanted:
-                    found[name] = None
-    return list(found)
+        is_link = text.startswith("(", match.end())
+        (links if is_link else brackets).append(match[1] or match[2])
+    return brackets, links
 
 
-def recovered(written: str, known: Iterable[str]) -> str | None:
-    """The one known id that a damaged one stands for; None where none, or more than one, is near enough."""
+def ids_in(inner: str) -> list[str]:
+    """The ids that a bracket may name, likeliest first: `c1`, `c1, c3`, `"c1"`, `2†source`, `id:2`."""
+    options = [*spellings(inner), *pieces(inner), *_TOKEN.findall(inner), *_WORD.findall(inner)]
+    return list(dict.fromkeys(bare for option in options if (bare := option.lstrip("^#"))))
+
+
+def recovered(damaged: str, known: Iterable[str]) -> str | None:
+    """The one known id that a damaged one stands for; None where none, or more than one, is near enough.
+
+    Ids that were counted rather than drawn have neighbours, and a neighbour is no damage: they must keep their numbers.
+    """
     best: list[str] = []
-    bare = written.strip().strip(_WRAPPING)
-    digits = re.findall(r"\d+", bare)
+    bare = "".join(damaged.split()).strip(_WRAPPING)
     for candidate in set(known):
         likeness = Levenshtein.normalized_similarity(bare.lower(), candidate.lower())
-        if _RANDOM.fullmatch(candidate):
+        if _looks_drawn(candidate):
             near = likeness >= NEAR_RANDOM
+        elif _HEXADECIMAL.fullmatch(candidate):
+            near = False  # counted: the next one is as near as any damage
         else:
             near = (
-                len(candidate) >= _SHORTEST_NAMED and likeness >= NEAR_NAMED and re.findall(r"\d+", candidate) == digits
+                len(candidate) >= _SHORTEST_NAMED
+                and likeness >= NEAR_NAMED
+                and _NUMBER.findall(candidate) == _NUMBER.findall(bare)
             )
         if near:
             best.append(candidate)
     return best[0] if len(best) == 1 else None
 
 
+def _looks_drawn(chunk_id: str) -> bool:
+    """Whether an id was drawn at random: a UUID or digest of many different digits, without a long run of one."""
+    if not RANDOM.fullmatch(chunk_id):
+        return False
+    digits = chunk_id.replace("-", "").lower()
+    return len(set(digits)) >= 8 and not _RUN.search(digits)
+
+
 def random_ids(text: str) -> set[str]:
     """The UUIDs and long hexadecimal ids that stand in a text."""
-    return {match[0] for match in _RANDOM.finditer(text)}
+    return {match[0] for match in RANDOM.finditer(text)}

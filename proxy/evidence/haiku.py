@@ -14,8 +14,12 @@ PICTURE_TAG = "[haiku.rag/retrieved-image]"
 
 _SEPARATOR = "\n\n---\n\n"
 _HEADER = re.compile(
-    r"(?P<again>Also matched, shown above: )?\[(?P<id>[^\[\]\n]+)\] \[rank (?P<rank>\d+) of (?P<of>\d+)\](?=\n|\Z)"
+    r"(?:\A|(?<=\n\n---\n\n))(?P<again>Also matched, shown above: )?"
+    r"\[(?P<id>[^\[\]\n]+)\] \[rank (?P<rank>\d{1,6}) of (?P<of>\d{1,6})\](?=\n|\Z)"
 )
+#: Something that looks like a header, wherever it stands: a return with one but no chunks cannot be read.
+_RANK = re.compile(r"\[rank \d")
+_LONGEST_LABEL = 2000
 _LABEL = re.compile(
     r"\[(?P<id>[^\[\]\n]+)\] \((?P<reference>[^()\n]*)\)\. "
     r"(?:Collection: (?P<collection>.*?)\. )?Not provided by the user\. " + re.escape(PICTURE_TAG) + r"\Z"
@@ -23,27 +27,20 @@ _LABEL = re.compile(
 _REGISTERED = re.compile(r"\b(?:registered|recorded)\b", re.IGNORECASE)
 
 
-def read(text: str, part: int = 0) -> list[Chunk]:
-    """The chunks of a search return: none unless its headers' ranks run from 1 to n.
+def read(text: str, part: int = 0) -> list[Chunk] | None:
+    """The chunks of a search return; None where it cannot be read: its headers' ranks must run from 1 to n.
 
     A header counts at the start or after a separator. Content may hold both; but a forged header beside the real
     ones breaks the ranks, and then nothing of this return is taken for a chunk.
     """
-    headers: list[re.Match[str]] = []
-    at = 0
-    while True:
-        header = _HEADER.match(text, at)
-        if header is not None:
-            headers.append(header)
-        at = text.find(_SEPARATOR, at)
-        if at < 0:
-            break
-        at += len(_SEPARATOR)
+    headers = list(_HEADER.finditer(text))
     total = len(headers)
-    if not headers or headers[0].start() != 0:
-        return []
+    if not headers:
+        return None if _RANK.search(text) else []
+    if headers[0].start() != 0:
+        return None
     if any(int(h["of"]) != total or int(h["rank"]) != rank for rank, h in enumerate(headers, 1)):
-        return []
+        return None
     chunks: list[Chunk] = []
     for header, following in zip(headers, [*headers[1:], None], strict=True):
         end = following.start() - len(_SEPARATOR) if following else len(text)
@@ -51,7 +48,7 @@ def read(text: str, part: int = 0) -> list[Chunk]:
             continue  # a mark of a chunk whose content stands in an earlier return
         chunk = _chunk(header["id"], text[header.end() + 1 : end], part)
         if chunk is None:
-            return []
+            return None
         chunks.append(chunk)
     return chunks
 
@@ -84,9 +81,10 @@ class Label:
 
 def read_label(text: str) -> Label | None:
     """The label of a retrieved picture, or None."""
-    if not text.endswith(PICTURE_TAG):
+    line = text[text.rfind("\n") + 1 :]
+    if not line.endswith(PICTURE_TAG) or len(line) > _LONGEST_LABEL:
         return None
-    found = _LABEL.search(text)
+    found = _LABEL.search(line)
     return Label(found["id"], found["reference"], found["collection"]) if found else None
 
 

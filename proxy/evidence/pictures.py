@@ -18,6 +18,9 @@ MOST_BYTES: Final = 50 * 1024 * 1024
 #: Above any picture that a model looks at in full, and far below what would exhaust memory when decoded.
 MOST_PIXELS: Final = 64_000_000
 
+#: What models take, and Pillow reads by itself (its other readers start programs, or read what nobody sends).
+_FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP")
+
 _DATA_URL = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*?)(?P<base64>;base64)?,", re.IGNORECASE)
 
 
@@ -53,7 +56,7 @@ def decodes(url: str) -> bool:
     from PIL import Image  # only when a cited picture is at stake
 
     try:
-        with Image.open(io.BytesIO(raw)) as image:
+        with Image.open(io.BytesIO(raw), formats=_FORMATS) as image:
             width, height = image.size
             if width * height > MOST_PIXELS:
                 return False

@@ -7,11 +7,11 @@ import re
 from proxy.evidence import auto, haiku, tagged
 from proxy.evidence.chunks import Chunk, Evidence, OwnedPicture, stands_in, text_of
 from proxy.evidence.tables import Table
-from proxy.wire.messages import Part, Picture, Text
+from proxy.wire.messages import OtherPart, Part, Picture, Text
 
 #: How pydantic-ai ends what it puts in the place of a return when it asks for another try.
 _TRY_AGAIN = re.compile(r"\n\nFix the errors and try again\.\s*\Z")
-_FAILED = re.compile(r'\s*(?:\{\s*"error"\s*:|error\b)', re.IGNORECASE)
+_FAILED = re.compile(r"\s*error\s*[:!]", re.IGNORECASE)
 
 
 def is_retry_prompt(parts: tuple[Part, ...]) -> bool:
@@ -20,8 +20,14 @@ def is_retry_prompt(parts: tuple[Part, ...]) -> bool:
 
 
 def says_failed(parts: tuple[Part, ...]) -> bool:
-    """Whether a return says that its tool failed."""
-    return is_retry_prompt(parts) or _FAILED.match(text_of(parts)) is not None
+    """Whether a return says that its tool failed: it asks for another try, or names an error."""
+    if is_retry_prompt(parts):
+        return True
+    text = text_of(parts)
+    value = auto.parse(text)
+    if isinstance(value, dict):
+        return bool(value.get("error"))
+    return _FAILED.match(text) is not None
 
 
 def read(table: Table, tool: str, parts: tuple[Part, ...]) -> Evidence:
@@ -30,22 +36,21 @@ def read(table: Table, tool: str, parts: tuple[Part, ...]) -> Evidence:
         return tagged.read(table.proof, parts)
     chunks: list[Chunk] = []
     ends: dict[int, Chunk] = {}  # the last chunk that each part opened
+    whole = table.format == "haiku" and tool == haiku.CODE_TOOL
+    readable = not any(isinstance(part, OtherPart) for part in parts)
     for position, part in enumerate(parts):
-        if isinstance(part, Text):
-            found = (
-                haiku.read(part.text, position)
-                if table.format == "haiku"
-                else auto.read(part.text, table.fields, position)
-            )
-            if found:
-                chunks += found
-                ends[position] = found[-1]
-    return Evidence(
-        chunks=tuple(chunks),
-        text=text_of(parts),
-        pictures=_pictures(parts, chunks, ends),
-        whole=table.format == "haiku" and tool == haiku.CODE_TOOL and not chunks,
-    )
+        if not isinstance(part, Text) or whole:
+            continue
+        if table.format == "haiku":
+            found = haiku.read(part.text, position)
+            readable = readable and found is not None
+        else:
+            found = auto.read(part.text, table.fields, position)
+        if found:
+            chunks += found
+            ends[position] = found[-1]
+    pictures = _pictures(parts, chunks, ends)
+    return Evidence(chunks=tuple(chunks), text=text_of(parts), pictures=pictures, whole=whole, readable=readable)
 
 
 def _pictures(parts: tuple[Part, ...], chunks: list[Chunk], ends: dict[int, Chunk]) -> tuple[OwnedPicture, ...]:

@@ -44,10 +44,14 @@ Result = TypeVar("Result")
 _LARGE = 256 * 1024
 #: How many openings are looked up, newest first: the newest one nearly always fits.
 _MOST_CANDIDATES = 256
-_MOST_GIVEN = 50_000
+_MOST_GIVEN = 20_000
+_MOST_RECORDS = 5_000
 _MOST_PICTURES = 10_000
 #: Histories on the provider's side that later requests may name: whole transcripts, so fewer.
 _MOST_HISTORIES = 2_000
+
+#: The reasons for which `strict` refuses a request that holds evidence of an earlier question.
+_REFUSED = frozenset({Reason.NO_RECORD, Reason.MISSING_CONTENT, Reason.STORE_SLOW, Reason.STORE_ERROR})
 
 _APIS: dict[str, Api] = {"chat": chat, "responses": responses}
 
@@ -80,7 +84,8 @@ class Refusal:
 class _Read:
     """What reading a request gave: its transcript, and why it stays untouched if that is known already.
 
-    `evidence` are the ordinals of its evidence returns; `recordable` says whether its question can be written down.
+    `evidence` are the ordinals of its evidence returns that can be cited; `recordable` says whether its question can
+    be written down.
     """
 
     transcript: Transcript | None
@@ -111,6 +116,8 @@ class Conversations:
         )
         self._store = store
         self._given: _Recent[bytes, Boundary] = _Recent(_MOST_GIVEN)
+        self._unsettled: _Recent[bytes, bool] = _Recent(_MOST_GIVEN)
+        self._records: _Recent[bytes, Record] = _Recent(_MOST_RECORDS)
         self._decodes: _Recent[bytes, bool] = _Recent(_MOST_PICTURES)
         self._histories: _Recent[tuple[bytes | None, str | None], tuple[Message, ...]] = _Recent(_MOST_HISTORIES)
 
@@ -122,7 +129,8 @@ class Conversations:
         """Decide what goes upstream for a request, and follow its reply."""
         if self._mode == "off" or asked.compaction_off:
             return Exchange(asked.body, Untouched(Reason.OFF))
-        large = len(asked.body) >= _LARGE
+        # Pictures may have to be decoded, which takes as long as their pixels are many.
+        large = len(asked.body) >= _LARGE or b"data:image" in asked.body
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
         read = await _run(large, lambda: self._read(asked, tenant))
         if read.transcript is None:
@@ -134,6 +142,7 @@ class Conversations:
         refusal = _refusal(decision.outcome) if decision.refuse else None
         after = None
         if tenant is not None:
+            self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
             after = _Afterwards(self, read, decision.boundary, tenant, asked.question_id, large)
         return Exchange(asked.body, decision.outcome, refusal, after)
 
@@ -160,7 +169,8 @@ class Conversations:
             return _Read(read, untouched or Reason.NO_EVIDENCE)
         if all(table.cite is None for table in tables.values()):
             return _Read(read, untouched or Reason.NO_CITATIONS)
-        return _Read(read, untouched, frozenset(tables), recordable=whole)
+        citable = frozenset(ordinal for ordinal, table in tables.items() if table.cite is not None)
+        return _Read(read, untouched, citable, recordable=whole)
 
     def _with_history(self, request: Request, tenant: bytes | None) -> tuple[Request, bool]:
         """The request with what this process saw of its history on the provider's side, and whether that is all of it.
@@ -204,10 +214,19 @@ class Conversations:
             rows, trouble = self._store.cached(list(keys)), Reason.STORE_ERROR
         known: dict[bytes, list[Record]] = {}
         for stored, payloads in rows.items():
-            found = [record for payload in payloads if (record := records.decode(payload)) is not None]
+            found = [record for payload in payloads if (record := self._decoded(payload)) is not None]
             if found:
                 known[keys[stored]] = found
         return known, trouble
+
+    def _decoded(self, payload: bytes) -> Record | None:
+        """A record, shared by all requests of its question."""
+        record = self._records.get(payload)
+        if record is None:
+            record = records.decode(payload)
+            if record is not None:
+                self._records.put(payload, record)
+        return record
 
     def _decide(
         self,
@@ -224,26 +243,33 @@ class Conversations:
         given: Callable[[bytes], Boundary | None] = (
             (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
         )
-        found = boundary.find(asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id)
+        found = boundary.find(
+            asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, self._tables
+        )
+        same_question = {
+            index
+            for index, step in enumerate(asked_of.replies)
+            if asked.question_id is not None
+            and any(record.question_id == asked.question_id for record in known.get(step.key, ()))
+        }
+        earlier = read.evidence & follows_answer(asked_of, self._habits, same_question)
         outcome: Outcome
         if read.untouched is not None:
             outcome = Untouched(read.untouched)
         else:
-            outcome = self._compact(asked, asked_of, found.record, trouble, read.evidence)
+            outcome = self._compact(asked, asked_of, found.record, trouble, bool(earlier))
         refuse = False
-        if self._strict and isinstance(outcome, Untouched):
-            refuse = self._refuses(asked_of, outcome.reason, read.evidence, given)
+        if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
+            refuse = not self._saw_break_off(asked_of, tenant)
         if tenant is not None:
             self._given.put(_keyed(tenant, asked_of.shown), found)
         return _Decision(outcome, found, refuse)
 
     def _compact(
-        self, asked: Asked, read: Transcript, record: Record | None, trouble: Reason | None, evidence: frozenset[int]
+        self, asked: Asked, read: Transcript, record: Record | None, trouble: Reason | None, earlier: bool
     ) -> Outcome:
         if record is None:
-            if not evidence & follows_answer(read, self._habits):
-                return Untouched(Reason.NOTHING_EARLIER)
-            return Untouched(trouble or Reason.NO_RECORD)
+            return Untouched((trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
         done = rewrite(read, record, self._tables, self._can_send_again)
         if not done.splices:
             if done.missing:
@@ -262,21 +288,12 @@ class Conversations:
             return Untouched(Reason.OBSERVE, figures)
         return Compacted(body, figures)
 
-    def _refuses(
-        self,
-        read: Transcript,
-        reason: Reason,
-        evidence: frozenset[int],
-        given: Callable[[bytes], Boundary | None],
-    ) -> bool:
-        """Whether `strict` refuses: evidence before an answered user message has no record, and this process did not
-        itself see that question break off."""
-        if reason not in (Reason.NO_RECORD, Reason.MISSING_CONTENT, Reason.STORE_SLOW, Reason.STORE_ERROR):
+    def _saw_break_off(self, read: Transcript, tenant: bytes | None) -> bool:
+        """Whether this process answered the request whose reply ended the newest question, and it settled nothing."""
+        ended = next(iter(boundary.candidates(read, self._habits, None)), None)
+        if ended is None or tenant is None:
             return False
-        if not evidence & follows_answer(read, self._habits):
-            return False
-        openings = boundary.candidates(read, self._habits, None)
-        return not (openings and given(read.replies[openings[0].reply].shown) is not None)
+        return self._unsettled.get(_keyed(tenant, read.replies[ended.reply].shown)) is not None
 
     def _can_send_again(self, url: str) -> bool:
         key = picture_digest(url)
@@ -307,10 +324,12 @@ class Conversations:
             rows.append(StoredRecord(key=key, tenant=tenant, reply=record.reply, payload=records.encode(record)))
         return rows
 
-    def keep(self, rows: list[StoredRecord]) -> None:
+    def keep(self, tenant: bytes, read: Transcript, rows: list[StoredRecord]) -> None:
         """Findable in this process from now on, and soon on disk."""
         for row in rows:
             self._store.add(row)
+        if rows:
+            self._unsettled.drop(_keyed(tenant, read.shown))
 
     def remember(self, tenant: bytes, history: str, read: Transcript, reply: Reply) -> None:
         """What a later request refers to when it names this reply instead of carrying its history."""
@@ -355,7 +374,7 @@ class _Afterwards:
                 self._transcript, replies, self._boundary, self._tenant, self._question_id
             ),
         )
-        self._conversations.keep(rows)
+        self._conversations.keep(self._tenant, self._transcript, rows)
 
 
 class Exchange:
@@ -445,6 +464,10 @@ class _Recent(Generic[Key, Value]):
             self._values.move_to_end(key)
             if len(self._values) > self._most:
                 self._values.popitem(last=False)
+
+    def drop(self, key: Key) -> None:
+        with self._lock:
+            self._values.pop(key, None)
 
 
 def tenant_digest(credential: str) -> bytes:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from proxy.evidence.tables import Tables
 from proxy.ledger import records
 from proxy.ledger.questions import Habits, Opening, opening_after
 from proxy.ledger.records import Record
+from proxy.ledger.settling import cited_without_record
 from proxy.ledger.transcript import Transcript
 
 
@@ -39,13 +41,24 @@ def candidates(transcript: Transcript, habits: Habits, question_id: str | None) 
 
 
 def find(
-    transcript: Transcript, habits: Habits, known: Known, given: Given, question_id: str | None = None
+    transcript: Transcript,
+    habits: Habits,
+    known: Known,
+    given: Given,
+    question_id: str | None = None,
+    tables: Tables = (),
 ) -> Boundary:
     """The newest opening behind which a record fits, unless an earlier request of the same question was given another.
 
-    Going back reply by reply: a record that fits here begins a question that no earlier request was part of; else, if
-    this process answered the request that this reply replied to, its boundary holds for the whole question.
+    What was given to a request with exactly this transcript stands, and so does what the same question was given when
+    it ended in fewer user messages. Else, going back reply by reply: a record that fits here begins a question that
+    no earlier request was part of; else, if this process answered the request that this reply replied to, its boundary
+    holds for the whole question.
     """
+    for shown in (transcript.shown, *reversed(transcript.shown_before)):
+        same = given(shown)
+        if same is not None:
+            return same
     open_at = {opening.reply: opening for opening in candidates(transcript, habits, question_id)}
     for index in range(len(transcript.replies) - 1, -1, -1):
         step = transcript.replies[index]
@@ -54,6 +67,9 @@ def find(
             fits = [record for record in known(step.key) if _may_end(record, opening, question_id)]
             record = records.fitting(fits, step.digest, step.shown, bool(step.text or step.calls))
             if record is not None:
+                if any(later > index and not open_at[later].continues for later in open_at):
+                    cited = cited_without_record(transcript, record, index + 1, tables, habits)
+                    record = records.keeping(record, cited)
                 return Boundary(index, record)
         earlier = given(step.shown)
         if earlier is not None and earlier.reply < index:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from proxy.ledger.transcript import ReplyStep, Transcript
@@ -100,9 +100,13 @@ def has_user(transcript: Transcript) -> bool:
     return bool(transcript.users)
 
 
-def follows_answer(transcript: Transcript, habits: Habits) -> set[int]:
-    """The ordinals of returns that stand before an answered user message: evidence that should have a record."""
-    last = next((found.reply for found in openings(transcript, habits) if not found.continues), None)
+def follows_answer(transcript: Transcript, habits: Habits, same_question: Container[int] = ()) -> set[int]:
+    """The ordinals of returns that stand before an answered user message: evidence that should have a record.
+
+    `same_question` are replies after which the host says that the question goes on.
+    """
+    ends = (found.reply for found in openings(transcript, habits) if not found.continues)
+    last = next((reply for reply in ends if reply not in same_question), None)
     if last is None:
         return set()
     return {found.ordinal for step in transcript.replies[: last + 1] for found in step.returns}

@@ -120,6 +120,17 @@ def fitting(records: Iterable[Record], reply: bytes, shown: bytes, said_somethin
     return united(nearest or same)
 
 
+def keeping(record: Record, ordinals: set[int]) -> Record:
+    """The record, but for these returns: they stay."""
+    if not ordinals:
+        return record
+    return msgspec.structs.replace(
+        record,
+        replaced=tuple(ordinal for ordinal in record.replaced if ordinal not in ordinals),
+        kept=tuple(sorted({*record.kept, *ordinals})),
+    )
+
+
 def united(records: list[Record]) -> Record | None:
     """One record that keeps what any of them keeps, and replaces only what all of them replace."""
     if not records:

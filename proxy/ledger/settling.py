@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from proxy.evidence import citing, haiku, returns, tagged
-from proxy.evidence.chunks import digest_text, is_readable, text_of
+from proxy.evidence.chunks import digest_text, text_of
 from proxy.evidence.pictures import picture_digest, read_attachment
 from proxy.evidence.tables import Table, Tables, table_of
 from proxy.ledger import records
-from proxy.ledger.citations import Found, Read, Resolved, Resolver
+from proxy.ledger.citations import Found, Index, Read, Resolved, Resolver
 from proxy.ledger.questions import Habits, Stretch, opening_after, stretches
 from proxy.ledger.records import Attachment, Cited, Declaration, PicturePlace, Place, Record
-from proxy.ledger.transcript import ReplyStep, Return, Transcript, reply_digest
+from proxy.ledger.transcript import ReplyStep, Return, Transcript, reply_digest, without_thinking
 from proxy.wire.chat_reply import ANSWERED, finished_normally
 from proxy.wire.messages import Call, Message, Reply
 
@@ -64,13 +64,33 @@ def settle(
     )
 
 
+def cited_without_record(
+    transcript: Transcript, record: Record, from_reply: int, tables: Tables, habits: Habits
+) -> set[int]:
+    """The returns, among those that a record replaced, out of which later answers cited that have no record.
+
+    They went up untouched to a model that saw all of it, so what they cited may be what the record gave up.
+    """
+    later = _Question(transcript, record, from_reply, tables, habits)
+    later.read_stretches(None)
+    return later.cited_ordinals() & set(record.replaced)
+
+
 @dataclass(slots=True)
 class _Cite:
-    """A cite call that counts, or an answer's inline citations; `declares` is False for a call without a return."""
+    """What one reply cited. `written` stands where ids are expected; `perhaps` counts only where it is exactly one.
+
+    `declares` is whether it says what grounds the answer, `nothing` that it says "nothing"; `clear` is False where
+    nobody can tell what was cited.
+    """
 
     reply: int
-    written: list[str]
+    written: tuple[str, ...] = ()
+    perhaps: tuple[str, ...] = ()
+    inline: bool = False
     declares: bool = True
+    nothing: bool = False
+    clear: bool = True
 
 
 @dataclass
@@ -87,24 +107,36 @@ class _Question:
     ordinal: int = 1
     _cited: list[tuple[Table, Resolved]] = field(default_factory=list)
     _reply_of: dict[int, int] = field(default_factory=dict)
-    _earlier: dict[str, list[Read]] = field(default_factory=dict)
+    _earlier: dict[str, Index] = field(default_factory=dict)
 
-    def read_stretches(self, reply: Reply) -> None:
-        """Read the question's evidence and citations, one stretch after another; the last one ends in `reply`."""
+    def read_stretches(self, reply: Reply | None) -> None:
+        """Read the question's evidence and citations, one stretch after another; the last one ends in `reply`.
+
+        Without a reply, only what was answered already is read.
+        """
         parts = stretches(self.transcript, self.from_reply, self.habits)
+        if reply is None:
+            parts = [part for part in parts if part.answered]
         for index, step in enumerate(self.transcript.replies):
             for found in step.returns:
                 self._reply_of[found.ordinal] = index
         held = [self._read(part) for part in parts]
         self.reads = [read for reads in held for read in reads]
         # What was answered without evidence before the first search was seen, and is a question of its own.
-        idle = next((position for position, reads in enumerate(held) if reads), len(held) - 1)
+        cited = [any(read.table.cite is not None for read in reads) for reads in held]
+        idle = cited.index(True) if True in cited else len(held) - 1
         self.ordinal = (self.previous.ordinal if self.previous else 0) + idle + 1
-        for part, reads in zip(parts, held, strict=True):
-            final = None if part.answered else reply
-            for table in self.tables:
-                own = [read for read in reads if read.table is table]
-                self._declare(table, part, own, final)
+        # Tables that are cited in one way share what is cited: a call declares for all of them.
+        ways: dict[str, list[Table]] = {}
+        for table in self.tables:
+            if table.cite is not None:
+                ways.setdefault(table.cite, []).append(table)
+        for way, tables in ways.items():
+            question = Index(read for read in self.reads if read.table in tables)
+            for part, reads in zip(parts, held, strict=True):
+                final = None if part.answered else reply
+                own = Index(read for read in reads if read.table in tables)
+                self._declare(way, tables, part, own, question, final)
 
     def _read(self, part: Stretch) -> list[Read]:
         return [
@@ -114,86 +146,126 @@ class _Question:
             if (read := read_return(found, self.tables)) is not None
         ]
 
-    def _declare(self, table: Table, part: Stretch, own: list[Read], final: Reply | None) -> None:
-        """One table's citations and declaration in one stretch, and so the fate of its returns there."""
-        if table.cite is None:
-            return
-        cites = self._cites(table, part, own, final)
+    def _declare(
+        self, way: str, tables: list[Table], part: Stretch, own: Index, question: Index, final: Reply | None
+    ) -> None:
+        """The citations and the declaration of one stretch, and so the fate of its returns."""
+        before = [e for e in self.previous.cited if any(e.table == t.name for t in tables)] if self.previous else []
         resolver = Resolver(
-            own=own,
-            whole_question=[read for read in self.reads if read.table is table],
-            reply_of=self._reply_of,
-            cited_before={e.id for e in self.previous.cited if e.table == table.name} if self.previous else set(),
-            earlier=lambda: self._earlier_reads(table),
+            own, question, self._reply_of, {e.id for e in before}, lambda: self._earlier_index(way, tables)
         )
-        newest = max((self._reply_of[read.ret.ordinal] for read in own), default=-1)
+        newest = max((self._reply_of[read.ret.ordinal] for read in own.reads), default=-1)
         declaration: Declaration = "missing"
-        for cite in cites:
-            resolved = [meaning for written in cite.written for meaning in resolver.resolve(written, cite.reply)]
-            self._cited += [(table, meaning) for meaning in resolved]
-            self.kept |= {read.ret.ordinal for meaning in resolved if not meaning.found for read in meaning.stands_in}
+        clear = True
+        for cite in self._cites(way, tables, part, final):
+            resolved = self._resolved(cite, resolver)
+            for meaning in resolved:
+                self._note(meaning, tables, before)
+            clear = clear and cite.clear
             # A citation counts for the declaration only if it came after the newest evidence; what is cited again
             # merges, and one whose ids resolve to nothing declares nothing.
             if cite.declares and cite.reply > newest:
                 if resolved:
                     declaration = "grounded"
-                elif not cite.written and declaration == "missing":
+                elif cite.nothing and declaration == "missing":
                     declaration = "ungrounded"
         if final is not None:
             self.declaration = max(self.declaration, declaration, key=("missing", "ungrounded", "grounded").index)
-        # An answered stretch without a record: nothing is known of it but what the transcript shows.
-        undeclared = "keep" if part.answered else table.undeclared
-        for read in own:
-            shows_no_id = table.format == "auto" and not read.evidence.shows_ids()
+        for read in own.reads:
+            # An answered stretch without a record: nothing is known of it but what the transcript shows.
+            undeclared = "keep" if part.answered else read.table.undeclared
+            shows_no_id = read.table.format == "auto" and not read.evidence.shows_ids()
             is_open = declaration == "missing" and undeclared == "keep"
-            # Of a tagged return only what is signed is replaced, whatever stands beside it.
-            if shows_no_id or is_open or not (table.proof is not None or is_readable(read.ret.message.parts)):
+            if shows_no_id or is_open or not clear or not read.evidence.readable:
                 self.kept.add(read.ret.ordinal)
             else:
                 self.replaced.add(read.ret.ordinal)
 
-    def _cites(self, table: Table, part: Stretch, own: list[Read], final: Reply | None) -> list[_Cite]:
-        found: list[_Cite] = []
-        known = {chunk.id for read in own for chunk in read.evidence.chunks}
-        if self.previous is not None:
-            known |= {entry.id for entry in self.previous.cited if entry.table == table.name}
-        for index in range(part.first_reply, part.end_reply):
-            step = self.transcript.replies[index]
-            if table.cite_tool is not None:
-                found += [cite for call in step.calls if call.name == table.cite_tool
-                          for cite in self._cite_call(table, index, step, call)]  # fmt: skip
-            # An answered stretch without a record may have cited in any assistant text, whatever the table says.
-            if (table.cites_inline or part.answered) and step.text and (ids := citing.inline_ids(step.text, known)):
-                found.append(_Cite(index, ids))
-        if final is not None:
-            if table.cites_inline and (ids := citing.inline_ids(final.text, known)):
-                found.append(_Cite(part.end_reply, ids))
-            for call in final.calls:  # beside an output tool's call; its return is still to come
-                if call.name == table.cite_tool and (written := citing.cited_ids(call.arguments)):
-                    found.append(_Cite(part.end_reply, written))
+    def _note(self, meaning: Resolved, tables: list[Table], before: list[Cited]) -> None:
+        """Write down one resolved id, for each table that it belongs to."""
+        self.kept |= {read.ret.ordinal for read in meaning.stands_in}
+        for table in tables:
+            found = tuple(found for found in meaning.found if found.read.table is table)
+            standing = tuple(read for read in meaning.stands_in if read.table is table)
+            again = not meaning.found and not meaning.stands_in
+            if found or standing or (again and any(e.table == table.name and e.id == meaning.id for e in before)):
+                self._cited.append((table, Resolved(meaning.id, found, standing)))
+
+    def _resolved(self, cite: _Cite, resolver: Resolver) -> list[Resolved]:
+        if not cite.inline:
+            exact = [one for text in cite.perhaps if (one := resolver.exact(text.strip(), cite.reply)) is not None]
+            return [one for text in cite.written for one in resolver.resolve(text, cite.reply)] + exact
+        found: list[Resolved] = []
+        for inner in (*cite.written, *cite.perhaps):
+            named = [one for option in citing.ids_in(inner) if (one := resolver.exact(option, cite.reply)) is not None]
+            if not named and inner in cite.written and not any(map(str.isspace, inner)):
+                standing = resolver.standing(inner)
+                named = [standing] if standing is not None else []
+            found += named
         return found
 
-    def _cite_call(self, table: Table, index: int, step: ReplyStep, call: Call) -> list[_Cite]:
-        written = citing.cited_ids(call.arguments)
-        if written is None:
-            return []
-        answer = next((found for found in step.returns if found.call is call), None)
-        if answer is None:
-            return [_Cite(index, written, declares=False)]
-        parts = answer.message.parts
-        if returns.says_failed(parts) or (table.format == "haiku" and not haiku.says_registered(text_of(parts))):
-            return []
-        return [_Cite(index, written)]
+    def _cites(self, way: str, tables: list[Table], part: Stretch, final: Reply | None) -> list[_Cite]:
+        """What the stretch cited, in order: calls of the cite tool, or brackets in what the assistant said."""
+        found: list[_Cite] = []
+        inline = way == "inline"
+        for index in range(part.first_reply, part.end_reply):
+            step = self.transcript.replies[index]
+            if not inline:
+                calls = [call for call in step.calls if call.name == way]
+                found += [cite for call in calls if (cite := self._cite_call(tables, index, step, call)) is not None]
+            # An answered stretch without a record may have cited in any assistant text, whatever its tables say.
+            if inline or part.answered:
+                found += self._inline_cites(index, step.text, declares=not step.calls)
+        if final is not None:
+            if inline:
+                found += self._inline_cites(part.end_reply, final.text, declares=True)
+            for call in final.calls:  # beside an output tool's call; its return is still to come
+                if call.name == way and (said := citing.written(call.arguments)).ids:
+                    found.append(_Cite(part.end_reply, said.ids, said.perhaps))
+        return found
 
-    def _earlier_reads(self, table: Table) -> list[Read]:
-        if table.name not in self._earlier:
-            self._earlier[table.name] = [
+    def _inline_cites(self, index: int, text: str, declares: bool) -> list[_Cite]:
+        """What stands in brackets in a text. Words beside a tool call are no answer yet, and declare nothing."""
+        brackets, links = citing.bracketed(without_thinking(text))
+        if not brackets and not links:
+            return []
+        return [_Cite(index, tuple(brackets), tuple(links), inline=True, declares=declares)]
+
+    def _cite_call(self, tables: list[Table], index: int, step: ReplyStep, call: Call) -> _Cite | None:
+        said = citing.written(call.arguments)
+        answer = next((found for found in step.returns if found.call is call), None)
+        parts = answer.message.parts if answer is not None else ()
+        failed = answer is not None and returns.says_failed(parts)
+        counts = answer is not None and not failed
+        if all(table.format == "haiku" for table in self._told_apart(tables)):
+            # Its tool says so when it took a citation; anything else is not one.
+            if answer is not None and not (counts and haiku.says_registered(text_of(parts))):
+                return None
+        elif returns.is_retry_prompt(parts):
+            return None
+        return _Cite(index, said.ids, said.perhaps, declares=counts, nothing=said.nothing, clear=said.clear or failed)
+
+    def _told_apart(self, tables: list[Table]) -> list[Table]:
+        """These tables without that of tagged evidence, which is always there, where nothing here is tagged."""
+        named = [table for table in tables if table.proof is None]
+        cited = {entry.table for entry in self.previous.cited} if self.previous else set()
+        seen = cited | {read.table.name for read in self.reads}
+        return named if named and not any(table.name in seen for table in tables if table.proof is not None) else tables
+
+    def _earlier_index(self, way: str, tables: list[Table]) -> Index:
+        if way not in self._earlier:
+            self._earlier[way] = Index(
                 read
                 for step in self.transcript.replies[: self.from_reply]
                 for found in step.returns
-                if (read := read_return(found, self.tables)) is not None and read.table is table
-            ]
-        return self._earlier[table.name]
+                if (read := read_return(found, self.tables)) is not None and read.table in tables
+            )
+        return self._earlier[way]
+
+    def cited_ordinals(self) -> set[int]:
+        """The returns out of which something was cited, or in which a cited id stands."""
+        found = {found.read.ret.ordinal for _, meaning in self._cited for found in meaning.found}
+        return found | {read.ret.ordinal for _, meaning in self._cited for read in meaning.stands_in}
 
     # What was cited, merged with what had been cited before.
 

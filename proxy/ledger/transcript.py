@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.evidence.pictures import picture_digest
 from proxy.wire.messages import Call, Message, OtherPart, Picture, Request, Role, Text
 
-_THINKING = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+_THINKING = re.compile(r"<(?P<end>/)?think(?:ing)?>", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,11 @@ class ReplyStep:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """The messages of a request, in replies. `key` and `shown` are digests of all of it."""
+    """The messages of a request, in replies. `key` and `shown` are digests of all of it.
+
+    `shown_before` are `shown` as it was before each further user message at the end: a client whose question failed
+    may have asked again below it.
+    """
 
     request: Request
     first_users: list[tuple[int, Message]]
@@ -64,6 +69,7 @@ class Transcript:
     users: list[Message]
     key: bytes
     shown: bytes
+    shown_before: tuple[bytes, ...] = ()
 
 
 def canonical_arguments(arguments: str) -> str:
@@ -72,10 +78,9 @@ def canonical_arguments(arguments: str) -> str:
     Whole floats are written as integers, since JavaScript clients replay `1.0` as `1`.
     """
     try:
-        value = json.loads(arguments)
+        return "json:" + json.dumps(_whole(json.loads(arguments)), sort_keys=True, separators=(",", ":"))
     except (ValueError, RecursionError):
         return "text:" + arguments
-    return "json:" + json.dumps(_whole(value), sort_keys=True, separators=(",", ":"))
 
 
 def _whole(value: Any) -> Any:
@@ -91,11 +96,25 @@ def _whole(value: Any) -> Any:
 def reply_digest(text: str, calls: list[Call] | tuple[Call, ...]) -> bytes:
     """16 bytes that stand for a reply: its text without thinking blocks and outer white space, and its calls."""
     state = hashlib.sha256()
-    _frame(state, b"text", _THINKING.sub("", text).strip())
+    _frame(state, b"text", without_thinking(text).strip())
     for call in calls:
         _frame(state, b"call", call.name)
         _frame(state, b"arguments", canonical_arguments(call.arguments))
     return state.digest()[:16]
+
+
+def without_thinking(text: str) -> str:
+    """The text without its thinking blocks, which some clients take out; one that never ends stays."""
+    kept: list[str] = []
+    at = begins = 0
+    thinking = False
+    for mark in _THINKING.finditer(text):
+        if not thinking and not mark["end"]:
+            begins, thinking = mark.start(), True
+        elif thinking and mark["end"]:
+            kept.append(text[at:begins])
+            at, thinking = mark.end(), False
+    return "".join([*kept, text[at:]])
 
 
 def read(request: Request) -> Transcript:
@@ -144,6 +163,7 @@ class _Reader:
         self.returns: list[Return] = []
         self.users: list[Message] = []
         self.tools: list[Message] = []
+        self.before: list[bytes] = []
 
     def read(self) -> Transcript:
         speaking = False
@@ -171,6 +191,7 @@ class _Reader:
             users=self.users,
             key=self.key.digest(),
             shown=self.shown.digest(),
+            shown_before=tuple(self.before),
         )
 
     def speak(self, message: Message) -> None:
@@ -193,7 +214,10 @@ class _Reader:
                 reply.returns.append(found)
             self.add(b"return", message.call_id or "")
             self.add_content(message)
-        for _, message in reply.users if reply else self.first_users:
+        self.before = []
+        for position, (_, message) in enumerate(reply.users if reply else self.first_users):
+            if position:
+                self.before.append(self.shown.copy().digest())
             self.add(b"user")
             self.add_content(message)
         self.tools = []
@@ -202,17 +226,31 @@ class _Reader:
         """The tool messages of this reply with their calls, in the order of the calls.
 
         Ids are scoped to the reply, since some servers count them anew in each. Where one reply repeats an id, the
-        first return is the first call's; a return that names no call takes the next one that is free.
+        first return is the first call's, if both called the same tool: else nobody knows whose it is. A return that
+        names no call takes the next one that is free.
         """
         free = dict(enumerate(calls))
+        by_id: dict[str | None, deque[int]] = {}
+        tools: dict[str | None, set[str]] = {}
+        for position, call in enumerate(calls):
+            by_id.setdefault(call.id, deque()).append(position)
+            tools.setdefault(call.id, set()).add(call.name)
         placed: list[tuple[int, Message, Call | None]] = []
         for message in self.tools:
-            position = next(
-                (at for at, call in free.items() if message.call_id is None or call.id == message.call_id), len(calls)
-            )
-            placed.append((position, message, free.pop(position, None)))
+            position = len(calls)
+            if message.call_id is None:
+                position = next(iter(free), position)
+            else:
+                waiting = by_id.get(message.call_id) or deque()
+                while waiting and waiting[0] not in free:
+                    waiting.popleft()
+                position = waiting.popleft() if waiting else position
+            call_of = free.pop(position, None)
+            if call_of is not None and message.call_id is not None and len(tools[message.call_id]) > 1:
+                call_of = None
+            placed.append((position, message, call_of))
         placed.sort(key=lambda item: item[0])
-        return [(message, call) for _, message, call in placed]
+        return [(message, call_of) for _, message, call_of in placed]
 
     def add(self, kind: bytes, *texts: str) -> None:
         _frame(self.key, kind, *texts)

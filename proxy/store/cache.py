@@ -7,84 +7,80 @@ another replica may write one.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from proxy.store.record import Entry
 
 # What Python needs for an entry besides the bytes of its payload, measured, so that the limit means resident bytes.
-_KEY_COST = 450
-_PAYLOAD_COST = 180
-
-
-class _Held(NamedTuple):
-    created: int
-    written: bool
-
-
-class _Shelf:
-    """What stands under one key, and what it costs."""
-
-    __slots__ = ("payloads", "size")
-
-    def __init__(self) -> None:
-        self.payloads: dict[bytes, _Held] = {}
-        self.size = _KEY_COST
+_KEY_COST = 430
+_PAYLOAD_COST = 70
 
 
 class RecordCache:
-    """Payloads by key, bounded in bytes. A key that takes more than half of the limit is not held."""
+    """Payloads by key, bounded in bytes. A key that takes more than half of the limit is not held.
+
+    A payload's age and whether the store has it are one int (`_stamp`): dictionaries of bytes and ints are nothing to
+    the garbage collector, while an object for each made its full collections hold the loop up for a tenth of a second.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._shelves: OrderedDict[bytes, _Shelf] = OrderedDict()
+        self._held: OrderedDict[bytes, dict[bytes, int]] = OrderedDict()
+        self._sizes: dict[bytes, int] = {}
         self.size = 0
 
     def __len__(self) -> int:
-        return len(self._shelves)
+        return len(self._held)
 
     def get(self, key: bytes, since: int) -> dict[bytes, int]:
         """The payloads under `key` that are not older than `since`, each with its age."""
-        shelf = self._shelves.get(key)
-        if shelf is None:
+        held = self._held.get(key)
+        if held is None:
             return {}
-        self._shelves.move_to_end(key)
-        fresh = {payload: held.created for payload, held in shelf.payloads.items() if held.created >= since}
+        self._held.move_to_end(key)
+        fresh = {payload: created for payload, stamp in held.items() if (created := stamp >> 1) >= since}
         if not fresh:
             self._drop(key)
         return fresh
 
     def hold(self, key: bytes, payload: bytes, created: int, *, written: bool) -> None:
         """Hold a payload; `written` says that the store has it. Once written is written, and the newest age counts."""
-        shelf = self._shelves.get(key)
-        if shelf is None:
-            shelf = self._shelves[key] = _Shelf()
-            self.size += _KEY_COST
-        self._shelves.move_to_end(key)
-        held = shelf.payloads.get(payload)
+        held = self._held.get(key)
         if held is None:
-            cost = _PAYLOAD_COST + len(payload)
-            shelf.size += cost
-            self.size += cost
+            held = self._held[key] = {}
+            self._grow(key, _KEY_COST)
+        self._held.move_to_end(key)
+        before = held.get(payload)
+        if before is None:
+            self._grow(key, _PAYLOAD_COST + len(payload))
+            held[payload] = _stamp(created, written)
         else:
-            created, written = max(created, held.created), written or held.written
-        shelf.payloads[payload] = _Held(created, written)
-        if shelf.size > self._limit // 2:
+            held[payload] = _stamp(max(created, before >> 1), written or bool(before & 1))
+        if self._sizes[key] > self._limit // 2:
             self._drop(key)
         while self.size > self._limit:
-            self._drop(next(iter(self._shelves)))
+            self._drop(next(iter(self._held)))
 
-    def mark_written(self, entries: list[Entry]) -> None:
+    def mark_written(self, entries: Iterable[Entry]) -> None:
         """Note that the store has these now. What left the cache meanwhile is not brought back."""
         for (key, _, _, payload), created in entries:
-            shelf = self._shelves.get(key)
-            if shelf is not None and payload in shelf.payloads:
-                shelf.payloads[payload] = _Held(created, True)
+            held = self._held.get(key)
+            if held is not None and payload in held:
+                held[payload] = _stamp(created, True)
 
     def written_since(self, key: bytes, payload: bytes, since: int) -> bool:
         """Whether the store is known to have this payload, written no earlier than `since`."""
-        shelf = self._shelves.get(key)
-        held = shelf.payloads.get(payload) if shelf is not None else None
-        return held is not None and held.written and held.created >= since
+        stamp = self._held.get(key, {}).get(payload, 0)
+        return bool(stamp & 1) and stamp >> 1 >= since
+
+    def _grow(self, key: bytes, cost: int) -> None:
+        self._sizes[key] = self._sizes.get(key, 0) + cost
+        self.size += cost
 
     def _drop(self, key: bytes) -> None:
-        self.size -= self._shelves.pop(key).size
+        del self._held[key]
+        self.size -= self._sizes.pop(key)
+
+
+def _stamp(created: int, written: bool) -> int:
+    return created << 1 | written

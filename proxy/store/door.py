@@ -20,7 +20,6 @@ from proxy.store.thread import StoreThread
 
 T = TypeVar("T")
 
-_OPENING_TAKES_AT_MOST = 60.0
 # An empty place is looked at again this often: another process may begin a store there.
 _LOOK_AGAIN = 0.5
 # A handle that fails younger than this fails for its own reasons; opening it again would only add work.
@@ -120,12 +119,7 @@ class Door:
 
     async def _open(self) -> Lance:
         try:
-            try:
-                async with asyncio.timeout(_OPENING_TAKES_AT_MOST):
-                    lance = await self._thread.run(Lance.open(self._place))
-            except TimeoutError:
-                where, patience = self._place.shown, f"{_OPENING_TAKES_AT_MOST:.0f} s"
-                raise StoreError(f"The record store in {where} could not be opened within {patience}.") from None
+            lance = await self._thread.run(Lance.open(self._place))
         except StoreError as fault:
             self._failures += 1
             self._closed_until = time.monotonic() + backoff(self._failures)

@@ -36,8 +36,7 @@ T = TypeVar("T")
 _DAY_US = 86_400_000_000
 _OPENING_MAY_TAKE = 15.0
 _READS_AT_ONCE = 64
-# A read that has not come back by then is not joined any more.
-_READ_IS_LOST_AFTER = 30.0
+_READ_TAKES_AT_MOST = 30.0
 
 
 class RecordStore:
@@ -116,7 +115,7 @@ class RecordStore:
     def cached(self, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
         """What `find` would say of these keys without asking the store. Never waits, never raises."""
         since = self._oldest()
-        known = {key: (self._cache.get(key, since) or {}) | self._unwritten.payloads(key) for key in dict.fromkeys(keys)}
+        known = {key: self._cache.get(key, since) | self._unwritten.payloads(key) for key in keys}
         return {key: tuple(sorted(payloads)) for key, payloads in known.items() if payloads}
 
     def add(self, record: StoredRecord) -> None:
@@ -232,18 +231,14 @@ class RecordStore:
         self._reads.add(read)
         self._reading.update(dict.fromkeys(keys, read))
 
-        def over(_: object = None) -> None:
+        def done(_: object) -> None:
+            self._reads.discard(read)
             for key in keys:
                 if self._reading.get(key) is read:
                     del self._reading[key]
-
-        def done(_: object) -> None:
-            over()
-            self._reads.discard(read)
             if not read.cancelled():
                 read.exception()  # whoever waited may be gone
 
-        asyncio.get_running_loop().call_later(_READ_IS_LOST_AFTER, over)
         read.add_done_callback(done)
         return read
 
@@ -254,14 +249,14 @@ class RecordStore:
         self._counts.reads += 1
         try:
             try:
-                found, damaged = await disk.thread.run(lance.read(keys, latest=fresh))
+                found, damaged = await disk.thread.run(lance.read(keys, latest=fresh), within=_READ_TAKES_AT_MOST)
             except StoreError:
                 if not disk.door.forget(lance):
                     raise
                 anew = await asyncio.shield(disk.door.enter())
                 if anew is None:
                     return {}
-                found, damaged = await disk.thread.run(anew.read(keys, latest=fresh))
+                found, damaged = await disk.thread.run(anew.read(keys, latest=fresh), within=_READ_TAKES_AT_MOST)
         except StoreError as fault:
             self._counts.failed += 1
             self._health.failed("read", fault)
@@ -308,7 +303,7 @@ class _Disk:
         with contextlib.suppress(Exception):
             async with asyncio.timeout(1.0):
                 await self.door.close()
-        self.thread.stop()
+        await self.thread.stop()
 
 
 def open_store(settings: Settings) -> RecordStore:

@@ -23,6 +23,9 @@ from proxy.store.writer import Writer
 log = logging.getLogger(__name__)
 
 
+_TIDYING_TAKES_AT_MOST = 900.0
+
+
 @dataclass(frozen=True)
 class Pace:
     """How often what is done. Seconds, except where a name says otherwise."""
@@ -135,7 +138,8 @@ class Upkeep:
         keep = timedelta(seconds=self._pace.keep_versions)
         for attempt in range(4):
             try:
-                replaced = await self._thread.run(lance.tidy(keep=keep, index_from_rows=self._pace.index_from_rows))
+                tidying = lance.tidy(keep=keep, index_from_rows=self._pace.index_from_rows)
+                replaced = await self._thread.run(tidying, within=_TIDYING_TAKES_AT_MOST)
                 break
             except StoreError:
                 # Another replica tidies as well, or deletes: the later commit of the two is refused. Not both again.

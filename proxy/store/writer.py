@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 
 from proxy.store.cache import RecordCache
@@ -18,15 +17,12 @@ from proxy.store.record import StoreError
 from proxy.store.thread import StoreThread
 from proxy.store.unwritten import Unwritten
 
-log = logging.getLogger(__name__)
-
 _ROWS = 500
 _BYTES = 8 << 20
 _LINGER = 0.05
 # Every commit adds a piece that reads look at until the next tidying; with many of them, group more.
 _LONG_LINGER = 0.25
 _MANY_PIECES = 64
-_WRITE_TAKES_AT_MOST = 60.0
 
 
 class Writer:
@@ -105,11 +101,7 @@ class Writer:
         try:
             lance = await self._door.open()
             batch = self._unwritten.take(_ROWS, _BYTES)
-            try:
-                async with asyncio.timeout(_WRITE_TAKES_AT_MOST):
-                    await self._thread.run(lance.append(batch))
-            except TimeoutError:
-                raise StoreError(f"The record store did not write within {_WRITE_TAKES_AT_MOST:.0f} s.") from None
+            await self._thread.run(lance.append(batch))
         except Exception as error:
             self._unwritten.put_back()
             if lance is not None:

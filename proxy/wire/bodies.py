@@ -89,11 +89,19 @@ class Cutter(Generic[Item]):
         text = body.decode("latin-1")
         at: int | None = None
         beside: dict[str, Any] = dict.fromkeys(self._beside)
-        for key, start in spans.members(text, 0):
-            if key == self._name:
-                at = start
-            elif key in beside:
-                beside[key] = _loads(body[start : spans.value_end(text, start)])
+        walk = spans.members(text, 0)
+        try:
+            key, start = next(walk)
+            while True:
+                end = spans.value_end(text, start)
+                if key == self._name:
+                    at = start
+                elif key in beside:
+                    beside[key] = _loads(body[start:end])
+                key, start = walk.send(end)
+        except StopIteration as done:
+            if not spans.is_blank(text, done.value):
+                raise NotJson("expected nothing after the JSON object") from None
         if at is None:
             raise NotJson(f'expected a JSON object with "{self._name}"')
         if text.startswith('"', at):
@@ -110,9 +118,13 @@ class Cutter(Generic[Item]):
 
 def _loads(raw: bytes) -> Any:
     try:
-        return json.loads(raw.decode("utf-8"))
+        return json.loads(raw.decode("utf-8"), parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise NotJson("expected JSON in UTF-8") from error
+
+
+def _integer(digits: str) -> int | str:
+    return int(digits) if len(digits) < 4000 else digits  # Python refuses to read longer ones
 
 
 def json_text(text: str) -> bytes:

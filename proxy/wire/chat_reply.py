@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from proxy.wire.messages import Call, Reply
-from proxy.wire.side_reader import SideReader
+from proxy.wire.side_reader import SideReader, read_json
 
 #: How each ending is spelled. A reply with any other ending (length, content_filter, ...) settles nothing.
 ANSWERED = frozenset({"stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete", "completed", "end"})
@@ -43,9 +41,9 @@ class ChatReplyReader(SideReader):
         self._wanted = choices
         self._choices: dict[int, _Choice] = {}
 
-    def _ended(self) -> bool:
+    def _ended(self, over: bool) -> bool:
         ended = sum(choice.finish is not None for choice in self._choices.values())
-        return ended >= max(self._wanted, len(self._choices)) > 0
+        return 0 < ended == len(self._choices) and (over or ended >= self._wanted)
 
     def _said(self) -> list[Reply]:
         return [self._choices[index].reply() for index in sorted(self._choices) if self._choices[index].finish]
@@ -55,7 +53,7 @@ class ChatReplyReader(SideReader):
 
     def _event(self, data: bytes) -> None:
         if data.startswith(b"{"):
-            self._completion(orjson.loads(data), "delta")
+            self._completion(read_json(data), "delta")
 
     def _completion(self, value: Any, said: str) -> None:
         if value.get("error"):

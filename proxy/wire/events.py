@@ -13,42 +13,49 @@ class EventReader:
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._rest = b""
+        self._line: list[bytes] = []  # the pieces of a line that has not ended
         self._data: list[bytes] = []
         self._held = 0
         self._after_return = False
+        self._begun = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Events' data, lines joined by a newline. Raises ValueError when one event grows past `most_bytes`."""
+        if not self._begun and chunk:
+            self._begun = True
+            chunk = chunk.removeprefix(b"\xef\xbb\xbf")  # the standard has one byte order mark dropped
         if self._after_return and chunk:
             self._after_return = False
-            if chunk.startswith(b"\n"):
-                chunk = chunk[1:]
-        block = self._rest + chunk if self._rest else chunk
+            chunk = chunk.removeprefix(b"\n")
         # "\r\n", "\n" and "\r" each end a line; a "\r" at the very end may be half of "\r\n".
-        if block.endswith(b"\r"):
+        if chunk.endswith(b"\r"):
             self._after_return = True
-        lines = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._rest = lines.pop()
-        if len(self._rest) + self._held > self._most:
-            raise ValueError(f"an event of the stream is larger than {self._most} bytes")
+        first, *lines = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._hold(len(first))
+        self._line.append(first)
         for line in lines:
-            if not line:
-                if self._data:
-                    data, self._data, self._held = b"\n".join(self._data), [], 0
-                    yield data
-            elif line.startswith(b"data:"):
-                value = line[5:].removeprefix(b" ")
-                self._data.append(value)
-                self._held += len(value)
-                if self._held > self._most:
-                    raise ValueError(f"an event of the stream is larger than {self._most} bytes")
+            yield from self._end(b"".join(self._line))
+            self._hold(len(line))
+            self._line = [line]
+
+    def _end(self, line: bytes) -> Iterator[bytes]:
+        """A line ended: what it says of its event, and the event if it is the blank line after it."""
+        if not line:
+            if self._data:
+                data, self._data = b"\n".join(self._data), []
+                self._held = 0
+                yield data
+            self._held = 0
+        elif line.startswith(b"data:"):
+            self._data.append(line[5:].removeprefix(b" "))
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        if self._held > self._most:
+            raise ValueError(f"an event of the stream is larger than {self._most} bytes")
 
     def close(self) -> Iterator[bytes]:
         """The last event, where a provider ended the stream without the blank line that should close it."""
-        if self._rest.startswith(b"data:"):
-            self._data.append(self._rest[5:].removeprefix(b" "))
-        self._rest = b""
-        if self._data:
-            data, self._data, self._held = b"\n".join(self._data), [], 0
-            yield data
+        yield from self._end(b"".join(self._line))
+        self._line = []
+        yield from self._end(b"")

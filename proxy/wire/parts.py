@@ -81,8 +81,11 @@ def replace(
         raise ValueError(f'message {message.index} has no "{member}" to replace')
     if message.plain and not added:
         return Splice(span.start, span.end, json_text(text))
-    before, after = (_standing(request, message, span, side, kind) for side in (beside.before, beside.after))
-    parts = [*before, _text(text, kind, _cache_hint(request, span, message)), *labelled(added, kind), *after]
+    # A picture that is sent again, or a part that stays, brings its own hint along; two would count as two.
+    before, after = (list(_standing(request, message, span, side, kind)) for side in (beside.before, beside.after))
+    brought = any(b'"cache_control"' in part for part in (*before, *after, *(picture.part for picture in added)))
+    hint = None if brought else _cache_hint(request, span, message)
+    parts = [*before, _text(text, kind, hint), *labelled(added, kind), *after]
     return Splice(span.start, span.end, b"[" + b",".join(parts) + b"]")
 
 

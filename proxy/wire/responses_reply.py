@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from proxy.wire.messages import Call, Reply
-from proxy.wire.side_reader import SideReader
+from proxy.wire.side_reader import SideReader, read_json
 
 #: Calls that the client runs, and answers with an item of this name plus "_output".
 CLIENT_CALLS = frozenset(
@@ -39,7 +39,7 @@ class ResponsesReplyReader(SideReader):
         """The conversation's id, or else the response's own."""
         return self._conversation or self._id
 
-    def _ended(self) -> bool:
+    def _ended(self, over: bool) -> bool:
         return self._reply is not None
 
     def _said(self) -> list[Reply]:
@@ -51,7 +51,7 @@ class ResponsesReplyReader(SideReader):
     def _event(self, data: bytes) -> None:
         # Every event says what it is near its start; only the last one is worth parsing.
         if b'"response.completed"' in data[:256] or b'"response.completed"' in data[-256:]:
-            event = orjson.loads(data)
+            event = read_json(data)
             if event.get("type") == "response.completed":
                 self._response(event.get("response") or {})
 

@@ -5,6 +5,7 @@ The first character tells the one from the other, whatever the request asked for
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -12,6 +13,14 @@ import orjson
 
 from proxy.wire.events import EventReader
 from proxy.wire.messages import Reply
+
+
+def read_json(data: bytes) -> Any:
+    """JSON as providers send it, lone surrogates and a byte order mark included. Raises ValueError."""
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        return json.loads(data.decode("utf-8-sig"))
 
 
 class SideReader(ABC):
@@ -23,6 +32,7 @@ class SideReader(ABC):
         self._events: EventReader | None = None
         self._whole: list[bytes] | None = None
         self._broken = False
+        self._over = False
 
     def feed(self, chunk: bytes) -> None:
         """The next bytes of the reply."""
@@ -30,7 +40,7 @@ class SideReader(ABC):
             return
         try:
             if self._events is None and self._whole is None:
-                start = chunk.lstrip()
+                start = chunk.removeprefix(b"\xef\xbb\xbf").lstrip()
                 if not start:
                     return
                 if start.startswith(b"{"):
@@ -50,12 +60,13 @@ class SideReader(ABC):
         """The reply ended; `complete` says whether it did so by itself."""
         if self._broken:
             return
+        self._over = complete
         try:
             if not complete:
                 # What a stream finished before it broke was relayed, and stands; a broken JSON body says nothing.
                 self._broken = self._whole is not None
             elif self._whole is not None:
-                self._body(orjson.loads(b"".join(self._whole)))
+                self._body(read_json(b"".join(self._whole)))
                 self._whole = []
             elif self._events is not None:
                 for data in self._events.close():
@@ -64,8 +75,8 @@ class SideReader(ABC):
             self._broken = True
 
     def finished(self) -> bool:
-        """Whether every choice that was asked for has ended."""
-        return not self._broken and self._ended()
+        """Whether every choice that was asked for has ended; or the reply has, with fewer choices."""
+        return not self._broken and self._ended(self._over)
 
     def replies(self) -> list[Reply]:
         """The choices that ended; none where the reply could not be read or reported an error."""
@@ -90,7 +101,8 @@ class SideReader(ABC):
         """The data of one event of a stream."""
 
     @abstractmethod
-    def _ended(self) -> bool: ...
+    def _ended(self, over: bool) -> bool:
+        """Whether what was asked for has ended; `over` says that no more will come."""
 
     @abstractmethod
     def _said(self) -> list[Reply]: ...

@@ -14,12 +14,18 @@ from typing import Any, cast
 from proxy.wire.messages import NotJson, Span
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-_scan_once = cast(Any, json.JSONDecoder(strict=True)).scan_once
+# Numbers are not read, only passed: Python refuses to read integers of thousands of digits.
+_scan_once = cast(Any, json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str, strict=True)).scan_once
 _scan_string = cast(Any, json.decoder).scanstring
 
 
 def _past_space(text: str, at: int) -> int:
     return cast("re.Match[str]", _SPACE.match(text, at)).end()
+
+
+def is_blank(text: str, at: int) -> bool:
+    """Whether nothing but white space follows."""
+    return _past_space(text, at) == len(text)
 
 
 def value_end(text: str, at: int) -> int:
@@ -30,8 +36,9 @@ def value_end(text: str, at: int) -> int:
         raise NotJson(f"expected a JSON value at byte {at}") from error
 
 
-def members(text: str, at: int) -> Generator[tuple[str, int], int | None, None]:
+def members(text: str, at: int) -> Generator[tuple[str, int], int | None, int]:
     """Key and value offset of each member of the object at `at`; the caller sends back the value's end, or None.
+    Returns the object's end.
 
     A generator, so that a caller who knows a value's end by other means (or who is done) saves the scan:
     `walk.send(end)` goes on from there.
@@ -41,7 +48,7 @@ def members(text: str, at: int) -> Generator[tuple[str, int], int | None, None]:
         raise NotJson(f"expected a JSON object at byte {at}")
     at = _past_space(text, at + 1)
     if text[at : at + 1] == "}":
-        return
+        return at + 1
     while True:
         if text[at : at + 1] != '"':
             raise NotJson(f"expected a key at byte {at}")
@@ -58,7 +65,7 @@ def members(text: str, at: int) -> Generator[tuple[str, int], int | None, None]:
         if text[at : at + 1] == ",":
             at = _past_space(text, at + 1)
         elif text[at : at + 1] == "}":
-            return
+            return at + 1
         else:
             raise NotJson(f"expected ',' or '}}' at byte {at}")
 
