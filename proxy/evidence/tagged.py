@@ -349,11 +349,12 @@ class _Return:
                 continue
             text = leaf.stays if leaf.stays is not None else leaf.value
             last = labels[-1]
-            following = self._following(position) if not text[last.end :].strip(tags.BLANK) else None
+            following = self._following(position)
             raw = _raw(following) if following is not None else None
             ours = [label for label in labels[:-1] if self._names_ours(label)]
             if following is not None and raw is not None:
-                if _fits(self._proof, last, raw):
+                # Directly before: with other words between them, neither goes.
+                if not text[last.end :].strip(tags.BLANK) and _fits(self._proof, last, raw):
                     ours.append(last)
                     if following.leaf is not None:
                         following.leaf.stays = ""
