@@ -107,8 +107,9 @@ async def _serve(settings: Settings, keys: Keys) -> str | None:
     """Serve until a signal comes. Returns why it could not be done, or None after a clean end."""
     from proxy.gateway.app import Gateway
     from proxy.gateway.conversation import Conversations
+    from proxy.gateway.returns import Returns
     from proxy.settings import upstream_key
-    from proxy.store import open_store
+    from proxy.store import open_contents, open_store
     from proxy.visibility import logs
 
     loop = asyncio.get_running_loop()
@@ -125,14 +126,17 @@ async def _serve(settings: Settings, keys: Keys) -> str | None:
         with contextlib.suppress(NotImplementedError):  # Windows has no such handlers
             loop.add_signal_handler(number, stop, number)
 
-    store = open_store(settings)
-    gateway = Gateway(settings, Conversations(settings, store, keys), store, upstream_key(settings))
+    store, contents = open_store(settings), open_contents(settings)
+    returns = Returns(keys, contents)
+    conversations = Conversations(settings, store, keys, returns)
+    gateway = Gateway(settings, conversations, store, upstream_key(settings), returns)
     try:
         host, port = await gateway.start()
     except OSError as failed:
         return _not_listening(settings.server.host, settings.server.port, failed)
     try:
         await store.start()
+        await contents.start()
         logs.event("listening", address=f"http://{_bracketed(host)}:{port}", upstream=gateway.provider)
         await stopped.wait()
         logs.event("stopping")
@@ -141,6 +145,7 @@ async def _serve(settings: Settings, keys: Keys) -> str | None:
     finally:
         await gateway.close()
         await store.close()
+        await contents.close()
     return None
 
 

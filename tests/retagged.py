@@ -12,11 +12,10 @@ from functools import cache
 from typing import Any
 
 from proxy.evidence.haiku import read_label
-from proxy.tagging import Keys, Picture, Result, Tagged, tag
+from proxy.tagging import Picture, Result, Tagged, tag
 from tests.captures import CAPTURES, search_results
+from tests.house.keys import KEYS
 from tests.rewrites import cut, picture_bytes
-
-KEYS = Keys(["a key that only these tests have"])
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,10 @@ from itertools import pairwise
 
 import pytest
 
-from proxy.gateway.conversation import Conversations
-from proxy.store import open_store
 from tests.captures import HAIKU, each, scenario
 from tests.conftest import StartHere
 from tests.house.provider import Provider
-from tests.house.running import settings
-from tests.retagged import KEYS, retagged
+from tests.retagged import retagged
 from tests.rewrites import Turn, assert_pairs, assert_stable, drive, pictures_in, read_rewrite
 from tests.test_judge_haiku import ARMS, DIFFERENCES, JUDGED, NOTICES, POLICY, Meaning, as_we_say_it, meaning
 
@@ -31,8 +28,7 @@ async def driven(
     start_here: StartHere, provider: Provider, name: str, arm: str = "B", stream: bool = False
 ) -> list[Turn]:
     """A captured conversation with tagged returns, sent in order through a fresh proxy that has no evidence table."""
-    chosen = settings(provider.url)
-    proxy = await start_here(Conversations(chosen, open_store(chosen), KEYS))
+    proxy = await start_here()
     conversation = [(retagged(name, body).body, said) for body, said in scenario(name).conversation(arm, stream)]
     return await drive(proxy.url, provider, conversation, stream=stream)
 

@@ -11,12 +11,13 @@ import json
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar, get_args
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, get_args
 
 from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouched
 from proxy.compaction.rewrite import rewrite
+from proxy.evidence import tagged
 from proxy.evidence.pictures import decodes, picture_digest
 from proxy.evidence.returns import is_retry_prompt
 from proxy.evidence.tables import FieldNames, Table, Tables, table_of
@@ -85,13 +86,15 @@ class _Read:
     """What reading a request gave: its transcript, and why it stays untouched if that is known already.
 
     `evidence` are the ordinals of its evidence returns that can be cited; `recordable` says whether its question can
-    be written down.
+    be written down. `tables` are those that it was read by, `cut_short` the tags of returns that do not fit.
     """
 
     transcript: Transcript | None
     untouched: Reason | None
     evidence: frozenset[int] = frozenset()
     recordable: bool = False
+    tables: Tables = ()
+    cut_short: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +104,26 @@ class _Decision:
     refuse: bool = False
 
 
+class Registered(Protocol):
+    """What tools had tagged through this proxy."""
+
+    async def registered(self, tenant: bytes, tags: Iterable[str]) -> dict[str, str]:
+        """The whole returns of a tenant, by their tags; those that are not known are absent."""
+
+
 class Conversations:
     """Reads requests and settles questions; one per process."""
 
-    def __init__(self, settings: Settings, store: RecordStore, keys: Keys | None = None) -> None:
-        """Without `keys`, tags are signed and verified by one that only this process has."""
+    def __init__(
+        self, settings: Settings, store: RecordStore, keys: Keys | None = None, registered: Registered | None = None
+    ) -> None:
+        """Without `keys`, tags are verified by one that only this process has; `registered` knows whole returns."""
         self._mode = settings.compaction.mode
         self._strict = settings.compaction.strict
         self._failures = _Failures()
-        self._tables = tables_of(settings, Proof(keys or Keys.made(), self._failures))
+        self._proof = Proof(keys or Keys.made(), self._failures)
+        self._tables = tables_of(settings, self._proof)
+        self._registered = registered
         self._habits = Habits(
             output_tools=frozenset(settings.policy.output_tools),
             continuation_prefixes=tuple(settings.policy.continuation_prefixes),
@@ -133,6 +147,10 @@ class Conversations:
         large = len(asked.body) >= _LARGE or b"data:image" in asked.body
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
         read = await _run(large, lambda: self._read(asked, tenant))
+        if read.cut_short and tenant is not None and self._registered is not None:
+            whole = await self._registered.registered(tenant, read.cut_short)
+            tables = with_registered(self._tables, whole) if whole else self._tables
+            read = await _run(large, lambda: self._read(asked, tenant, tables)) if whole else read
         if read.transcript is None:
             return Exchange(asked.body, Untouched(read.untouched or Reason.NOT_JSON))
         if not read.transcript.users:
@@ -148,7 +166,8 @@ class Conversations:
 
     # Reading: pure, and long for large bodies.
 
-    def _read(self, asked: Asked, tenant: bytes | None) -> _Read:
+    def _read(self, asked: Asked, tenant: bytes | None, with_tables: Tables | None = None) -> _Read:
+        every = with_tables or self._tables
         try:
             request = _APIS[asked.api].cut(asked.body)
         except NotJson:
@@ -163,14 +182,19 @@ class Conversations:
             found.ordinal: table
             for found in read.returns
             if not is_retry_prompt(found.message.parts)
-            and (table := table_of(self._tables, found.tool, found.message.parts)) is not None
+            and (table := table_of(every, found.tool, found.message.parts)) is not None
         }
+        cut_short: tuple[str, ...] = ()
+        if self._registered is not None and with_tables is None:
+            cut_short = tuple(
+                name for found in read.returns for name in tagged.broken_tags(self._proof, found.message.parts)
+            )
         if not tables:
-            return _Read(read, untouched or Reason.NO_EVIDENCE)
+            return _Read(read, untouched or Reason.NO_EVIDENCE, tables=every, cut_short=cut_short)
         if all(table.cite is None for table in tables.values()):
-            return _Read(read, untouched or Reason.NO_CITATIONS)
+            return _Read(read, untouched or Reason.NO_CITATIONS, tables=every, cut_short=cut_short)
         citable = frozenset(ordinal for ordinal, table in tables.items() if table.cite is not None)
-        return _Read(read, untouched, citable, recordable=whole)
+        return _Read(read, untouched, citable, recordable=whole, tables=every, cut_short=cut_short)
 
     def _with_history(self, request: Request, tenant: bytes | None) -> tuple[Request, bool]:
         """The request with what this process saw of its history on the provider's side, and whether that is all of it.
@@ -244,7 +268,7 @@ class Conversations:
             (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
         )
         found = boundary.find(
-            asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, self._tables
+            asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, read.tables
         )
         same_question = {
             index
@@ -257,7 +281,7 @@ class Conversations:
         if read.untouched is not None:
             outcome = Untouched(read.untouched)
         else:
-            outcome = self._compact(asked, asked_of, found.record, trouble, bool(earlier))
+            outcome = self._compact(asked, read, found.record, trouble, bool(earlier))
         refuse = False
         if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
             refuse = not self._saw_break_off(asked_of, tenant)
@@ -266,11 +290,12 @@ class Conversations:
         return _Decision(outcome, found, refuse)
 
     def _compact(
-        self, asked: Asked, read: Transcript, record: Record | None, trouble: Reason | None, earlier: bool
+        self, asked: Asked, read: _Read, record: Record | None, trouble: Reason | None, earlier: bool
     ) -> Outcome:
+        assert read.transcript is not None
         if record is None:
             return Untouched((trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
-        done = rewrite(read, record, self._tables, self._can_send_again)
+        done = rewrite(read.transcript, record, read.tables, self._can_send_again)
         if not done.splices:
             if done.missing:
                 return Untouched(Reason.MISSING_CONTENT)
@@ -304,7 +329,13 @@ class Conversations:
         return known
 
     def write_down(
-        self, read: Transcript, replies: list[Reply], found: Boundary, tenant: bytes, question_id: str | None
+        self,
+        read: Transcript,
+        replies: list[Reply],
+        found: Boundary,
+        tables: Tables,
+        tenant: bytes,
+        question_id: str | None,
     ) -> list[StoredRecord]:
         """The records of what a reply settled, one for each of its choices that settled anything."""
         rows = []
@@ -316,7 +347,7 @@ class Conversations:
                 reply,
                 previous=found.record,
                 from_reply=found.reply + 1,
-                tables=self._tables,
+                tables=tables,
                 habits=self._habits,
                 question_id=question_id,
             )
@@ -356,6 +387,7 @@ class _Afterwards:
         self._transcript = read.transcript
         self._recordable = read.recordable
         self._boundary = found
+        self._tables = read.tables
         self._tenant = tenant
         self._question_id = question_id
         self._large = large
@@ -371,7 +403,7 @@ class _Afterwards:
         rows = await _run(
             self._large,
             lambda: self._conversations.write_down(
-                self._transcript, replies, self._boundary, self._tenant, self._question_id
+                self._transcript, replies, self._boundary, self._tables, self._tenant, self._question_id
             ),
         )
         self._conversations.keep(self._tenant, self._transcript, rows)
@@ -502,6 +534,14 @@ def tables_of(settings: Settings, proof: Proof) -> Tables:
         return named
     always = Table("tagged", "tagged", frozenset(), "cite", ids="global", undeclared="receipt", proof=proof)
     return (*named, always)
+
+
+def with_registered(tables: Tables, whole: Mapping[str, str]) -> Tables:
+    """These tables for one request of which whole returns are known by their tags."""
+    return tuple(
+        replace(table, proof=replace(table.proof, registered=whole)) if table.proof is not None else table
+        for table in tables
+    )
 
 
 def _refusal(outcome: Outcome) -> Refusal:
