@@ -129,10 +129,16 @@ def tag(results: Iterable[Result], keys: Keys) -> Tagged:
     Contents are kept to the character, white space at their ends and lone surrogates aside. Raises ValueError where an
     id cannot be cited as it stands, or a picture's data is not base64; no message repeats a key.
     """
-    entries: list[str] = []
+    heads: list[str] = []
+    contents: list[str] = []
     shown: list[tuple[Result, str | None, Picture, bytes]] = []
     seen: set[tuple[str | None, str | None, str, bytes]] = set()
     for result in results:
+        content = result.content
+        contents.append(content.rstrip(tags.BLANK) if content[-1:] in tags.BLANK else content)
+        if not result.pictures:
+            heads.append(_head(result, ""))
+            continue
         references: list[str] = []
         for picture in result.pictures:
             if isinstance(picture, str):
@@ -148,11 +154,11 @@ def tag(results: Iterable[Result], keys: Keys) -> Tagged:
             if same not in seen:
                 seen.add(same)
                 shown.append((result, reference, picture, data))
-        entries.append(_entry(result, references))
+        heads.append(_head(result, ",".join(dict.fromkeys(references))))
     try:
-        text = tags.seal(entries, keys)
+        text = tags.seal(heads, contents, keys)
     except UnicodeEncodeError:
-        text = tags.seal([_whole(entry) for entry in entries], keys)
+        text = tags.seal(heads, [_whole(content) for content in contents], keys)
     return Tagged(
         text,
         tuple(
@@ -170,29 +176,24 @@ def tag(results: Iterable[Result], keys: Keys) -> Tagged:
     )
 
 
-def _entry(result: Result, references: list[str]) -> str:
-    head = f"[{tags.chunk_id(result.id)}]"
-    if result.title or result.uri or result.headings or result.pages:
-        source = source_line(
-            _field(result.title),
-            _field(result.uri),
-            _field(" > ".join(result.headings)) if result.headings else None,
-            _field(", ".join(map(str, result.pages))) if result.pages else None,
-        )
-        if source:
-            head += f" {source}"
-    if result.collection or result.document_id or result.kind or references:
-        named = (
-            ("Collection", _field(result.collection)),
-            ("Document", _field(result.document_id)),
-            ("Type", _field(result.kind)),
-            ("Pictures", ",".join(dict.fromkeys(references))),
-        )
-        for name, value in named:
-            if value:
-                head += f"{tags.JOINT}{name}: {value}"
-    content = result.content.rstrip(tags.BLANK)
-    return f"{head}\n{content}" if content else head
+def _head(result: Result, references: str) -> str:
+    chunk, title, uri = result.id, result.title, result.uri
+    collection, document, kind = result.collection, result.document_id, result.kind
+    said = " ".join([one for one in (chunk, title, uri, collection, document, kind) if one])
+    if not chunk or "] " in chunk or len(chunk) > 500 or not tags.is_plain(said):
+        chunk, title, uri = tags.chunk_id(chunk), _field(title), _field(uri)
+        collection, document, kind = _field(collection), _field(document), _field(kind)
+    headings = _field(" > ".join(result.headings)) if result.headings else None
+    pages = _field(", ".join(map(str, result.pages))) if result.pages else None
+    source = source_line(title, uri, headings, pages)
+    head = f"[{chunk}] {source}" if source else f"[{chunk}]"
+    if collection:
+        head += f"{tags.JOINT}Collection: {collection}"
+    if document:
+        head += f"{tags.JOINT}Document: {document}"
+    if kind:
+        head += f"{tags.JOINT}Type: {kind}"
+    return f"{head}{tags.JOINT}Pictures: {references}" if references else head
 
 
 def _field(text: str | None) -> str | None:

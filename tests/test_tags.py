@@ -176,7 +176,7 @@ def test_an_id_is_read_back_as_it_is(good: str) -> None:
 def test_a_search_that_found_nothing_is_tagged_too() -> None:
     done = tag([], KEYS).text
     assert re.fullmatch(r"\[evidence 1 \d{39} none\]", done)
-    assert tags.unseal(done, 0, KEYS) == Sealed(done[12:51], (), len(done))
+    assert tags.unseal(done, 0, KEYS) == Sealed(done[12:51], "", (), len(done))
 
 
 def test_every_field_is_read_back_and_the_source_is_named_in_full() -> None:

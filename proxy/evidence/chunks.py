@@ -73,7 +73,9 @@ class Evidence:
 
 def source_line(title: str | None, uri: str | None, headings: str | None, pages: str | None) -> str | None:
     """A source in one line: `"Title" > Heading (uri), p. 3`, of what there is."""
-    named = " > ".join(piece for piece in (f'"{title}"' if title else None, headings) if piece)
+    named = f'"{title}"' if title else ""
+    if headings:
+        named = f"{named} > {headings}" if named else headings
     if uri and uri != title:
         named = f"{named} ({uri})" if named else uri
     if pages:

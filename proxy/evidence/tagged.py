@@ -203,7 +203,7 @@ class _Opened:
         found = tags.unseal(whole, 0, self._proof.keys)
         if isinstance(found, Broken) or found.tag != tag:
             return None
-        return Sealed(found.tag, found.entries, at + _common(text[at:], whole))
+        return Sealed(found.tag, found.text, found.lengths, at + _common(text[at:], whole))
 
     def _strings(self, depth: int) -> Iterator[_Leaf]:
         text = self.text
@@ -408,10 +408,13 @@ class _Return:
 def _chunks(item: _Item) -> Iterator[Chunk]:
     if item.leaf is None or item.leaf.sealed is None:
         return
-    for entry in item.leaf.sealed.entries:
+    for entry in item.leaf.sealed.entries():
         line, _, content = entry.partition("\n")
         head = tags.read_head(line)
         if head is None:
+            continue
+        if not head.named:
+            yield Chunk(head.id, content, head.source, part=item.part)
             continue
         document, source = head.get("Document"), head.source
         if document is not None:

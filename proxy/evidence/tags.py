@@ -33,7 +33,6 @@ _HEADER = re.compile(r"\[evidence 1 ([0-9]{39}) (none|[1-9][0-9]{0,8}(?: [1-9][0
 _LABEL = re.compile(r"(?P<words>\[[^\n]*) \[picture 1 (?P<tag>[0-9]{39})\]", re.ASCII)
 _POSITION = re.compile(r"Picture ([1-9][0-9]{0,5}) of ([1-9][0-9]{0,5}), found by a tool")
 _LONE_JOINT = re.compile(r"(?<!\S)\|(?!\S)")
-_PLAIN = re.compile(r"[^|\s\ud800-\udfff]+(?: [^|\s\ud800-\udfff]+)*")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 Fault = Literal["truncated", "signature", "malformed", "version"]
@@ -63,11 +62,11 @@ class Keys:
         """A new key that nobody else has."""
         return cls([secrets.token_hex(32)])
 
-    def sign(self, message: bytes) -> str:
-        """The tag of a message, by the first key."""
+    def sign(self, message: tuple[bytes, bytes]) -> str:
+        """The tag of a message (of two pieces), by the first key."""
         return _tag(self._keys[0], message)
 
-    def fits(self, tag: str, message: bytes) -> bool:
+    def fits(self, tag: str, message: tuple[bytes, bytes]) -> bool:
         """Whether any of the keys signed this message with this tag (39 decimal digits)."""
         return any(hmac.compare_digest(_tag(key, message).encode(), tag.encode()) for key in self._keys)
 
@@ -78,26 +77,40 @@ class Keys:
         raise TypeError("tag keys are not copied out of the process")
 
 
-def _tag(key: bytes, message: bytes) -> str:
-    return f"{int.from_bytes(hmac.digest(key, message, 'sha256')[:16]):0{DIGITS}d}"
+def _tag(key: bytes, message: tuple[bytes, bytes]) -> str:
+    # Two updates instead of one copy: a return may be megabytes.
+    state = hmac.new(key, message[0], "sha256")
+    state.update(message[1])
+    return f"{int.from_bytes(state.digest()[:16]):0{DIGITS}d}"
 
 
-def return_message(lengths: str, text: str) -> bytes:
-    """What a return's tag signs. Raises UnicodeEncodeError where the text holds lone surrogates."""
-    return f"evidence 1\n{lengths}\n{text}".encode()
+def return_message(lengths: str, text: str) -> tuple[bytes, bytes]:
+    """What a return's tag signs, in two pieces. Raises UnicodeEncodeError where the text holds lone surrogates."""
+    return f"evidence 1\n{lengths}\n".encode(), text.encode()
 
 
-def picture_message(words: str, picture: bytes) -> bytes:
+def picture_message(words: str, picture: bytes) -> tuple[bytes, bytes]:
     """What a label's tag signs: the digest of the picture's decoded bytes, and the label's words."""
-    return b"picture 1\n" + hashlib.sha256(picture).digest() + words.encode("utf-8", "surrogatepass")
+    return b"picture 1\n" + hashlib.sha256(picture).digest(), words.encode("utf-8", "surrogatepass")
 
 
 # Fields and heads.
 
 
+def is_plain(text: str) -> bool:
+    """Whether a text may stand in a head as it is. Quick, and nearly always true; the rest is looked at closely."""
+    return (
+        text.isprintable()  # of all white space and surrogates only the space is
+        and "|" not in text
+        and "  " not in text
+        and text[:1] != " "
+        and text[-1:] != " "
+    )
+
+
 def field(text: str) -> str:
     """A text as it may stand in a head: on one line, white space single, no joint in it."""
-    if _PLAIN.fullmatch(text):
+    if is_plain(text):
         return text
     flat = " ".join(_SURROGATE.sub("\ufffd", text).translate(_SEPARATORS).split())
     return _LONE_JOINT.sub("/", flat)
@@ -108,7 +121,7 @@ _SEPARATORS = {ord(blank): " " for blank in BLANK}
 
 def chunk_id(text: str) -> str:
     """An id as it may stand in a head. Raises ValueError where it could not be read back as it is."""
-    if _PLAIN.fullmatch(text) and "] " not in text and len(text) <= 500:
+    if 0 < len(text) <= 500 and "] " not in text and "|" not in text and field(text) == text:
         return text
     said = text if len(text) <= 80 else text[:77] + "..."
     raise ValueError(
@@ -151,7 +164,7 @@ def read_head(line: str) -> Head | None:
     if end < 0:
         return Head(line[1:-1]) if line.endswith("]") and len(line) > 2 else None
     rest = line[end + 2 :]
-    if JOINT not in rest and not rest.startswith("| "):
+    if "| " not in rest:
         return Head(line[1:end], rest or None)
     source, *fields = f" {rest}".split(JOINT)
     named = [found for one in fields if (found := one.partition(": "))[1]]
@@ -161,22 +174,41 @@ def read_head(line: str) -> Head | None:
 # Returns.
 
 
-def seal(entries: Sequence[str], keys: Keys) -> str:
-    """The tagged return of these entries (heads and contents), which hold no lone surrogates and end in no blank."""
-    if not entries:
+def seal(heads: Sequence[str], contents: Sequence[str], keys: Keys) -> str:
+    """The tagged return of entries by their heads and contents, which hold no lone surrogates and end in no blank."""
+    if not heads:
         return f"[evidence 1 {keys.sign(return_message('none', ''))} none]"
-    lengths = " ".join([str(len(entry)) for entry in entries])
-    text = "\n\n".join(entries)
-    return f"[evidence 1 {keys.sign(return_message(lengths, text))} {lengths}]\n{text}"
+    lengths: list[str] = []
+    pieces: list[str] = []
+    for head, content in zip(heads, contents, strict=True):
+        if content:
+            lengths.append(str(len(head) + 1 + len(content)))
+            pieces += (head, "\n", content, "\n\n")
+        else:
+            lengths.append(str(len(head)))
+            pieces += (head, "\n\n")
+    pieces.pop()
+    cut, text = " ".join(lengths), "".join(pieces)
+    return f"[evidence 1 {keys.sign(return_message(cut, text))} {cut}]\n{text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A return whose signature fits: its tag, its entries, and where it ends in the text (an offset)."""
+    """A return whose signature fits: its tag, what is signed with the lengths that cut it, and where it ends."""
 
     tag: str
-    entries: tuple[str, ...]
+    text: str
+    lengths: tuple[int, ...]
     end: int
+
+    def entries(self) -> list[str]:
+        """Heads with contents."""
+        found: list[str] = []
+        at = 0
+        for length in self.lengths:
+            found.append(self.text[at : at + length])
+            at += length + 2
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,25 +227,24 @@ def unseal(text: str, at: int, keys: Keys) -> Sealed | Broken:
     tag, lengths = header[1], header[2]
     if lengths == "none":
         fits = keys.fits(tag, return_message(lengths, ""))
-        return Sealed(tag, (), header.end()) if fits else Broken("signature")
+        return Sealed(tag, "", (), header.end()) if fits else Broken("signature")
     if header[3] != "\n":
         return Broken("truncated" if header.end() == len(text) else "malformed")
-    entries: list[str] = []
-    start = at = header.end()
-    for length in lengths.split(" "):
-        end = at + int(length)
-        entries.append(text[at:end])
-        at = end + 2
-    end = at - 2
+    sizes = tuple(map(int, lengths.split(" ")))
+    start = header.end()
+    end = start + sum(sizes) + 2 * (len(sizes) - 1)
     if end > len(text):
         return Broken("truncated")
-    if any(entry[:1] != "[" for entry in entries):
-        return Broken("malformed")
+    for size in sizes:
+        if text[start] != "[":
+            return Broken("malformed")
+        start += size + 2
+    signed = text[header.end() : end]
     try:
-        message = return_message(lengths, text[start:end])
+        message = return_message(lengths, signed)
     except UnicodeEncodeError:
         return Broken("signature")
-    return Sealed(tag, tuple(entries), end) if keys.fits(tag, message) else Broken("signature")
+    return Sealed(tag, signed, sizes, end) if keys.fits(tag, message) else Broken("signature")
 
 
 # Labels.
