@@ -37,8 +37,8 @@ def test_promise_1_of_ten_thousand_forgeries_none_is_accepted_and_none_costs_a_u
         rows = "".join(f"| {kind} | {seen[kind]} | 0 | 0 |\n" for kind in KINDS)
         TABLE.write_text(
             "# Forging\n\n"
-            f"{sum(seen.values())} forgeries, generated from seeds 0 to {TRIES - 1} by `make proofs` (tests/forging.py).\n"
-            "A single accepted one, or one byte that a user's message lost, fails the run; then this is not written.\n\n"
+            f"{sum(seen.values())} forgeries, from the seeds 0 to {TRIES - 1}, by `make proofs` (tests/forging.py).\n"
+            "One that is accepted, or one byte that a user's message lost, fails the run, and this is not written.\n\n"
             "| forgery | tries | foreign chunks or pictures accepted | users' messages that lost a byte |\n"
             "|---|---|---|---|\n"
             f"{rows}| **all** | **{sum(seen.values())}** | **0** | **0** |\n"
