@@ -12,12 +12,16 @@ PIP := $(BIN)/python -m pip $(PIP_FLAGS)
 # The lock tool lives apart from what it locks.
 UV := $(VENV)/lock-tool/bin/uv
 
-.PHONY: help venv demo serve test check format proofs bench lock clean
+# Real clients that the tests drive, apart from everything else; without a registry, npm or a newer Node they are skipped.
+CLIENTS := $(VENV)/clients
+
+.PHONY: help venv clients demo serve test check format proofs bench lock clean
 
 help:
 	@echo "make demo     eight questions through the real proxy, with a scripted provider (no key, no network)"
 	@echo "make serve    run the proxy on 127.0.0.1:8080 with config/default.toml"
 	@echo "make test     the tests"
+	@echo "make clients  install the real clients that some tests drive (make test does it, too)"
 	@echo "make check    lint, format, types"
 	@echo "make format   write the format that check wants"
 	@echo "make proofs   the heavy variant of the tests; its tables go to docs/proofs/"
@@ -34,7 +38,7 @@ serve: $(READY)
 	@$(BIN)/evidence-proxy serve --config config/default.toml
 
 # Two processes, since CI has two cores; each test file stays in one of them, so that what it sets up once serves it all.
-test: $(READY)
+test: $(READY) clients
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)
 
 check: $(READY)
@@ -64,6 +68,15 @@ $(READY): requirements-dev.lock pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
+clients: $(READY)
+	@[ -e $(CLIENTS)/ready ] && [ ! tests/clients/requirements.txt -nt $(CLIENTS)/ready ] \
+		&& [ ! tests/clients/package.json -nt $(CLIENTS)/ready ] || { \
+		echo "setting up the clients that tests drive ..."; \
+		( cd tests/clients && npm install --no-package-lock --ignore-scripts --no-audit --no-fund --silent --fetch-retries 1 > /dev/null 2>&1 ) & node=$$!; \
+		$(BIN)/python -m venv $(CLIENTS) && $(CLIENTS)/bin/python -m pip $(PIP_FLAGS) --retries 1 install -r tests/clients/requirements.txt \
+			&& wait $$node && touch $(CLIENTS)/ready \
+			|| echo "not all of them could be installed; tests of those that are missing are skipped"; }
+
 # hatchling and editables are in the lock because the package itself is installed without fetching what is not pinned.
 lock: $(UV)
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
@@ -78,4 +91,4 @@ $(UV):
 	@$(VENV)/lock-tool/bin/python -m pip $(PIP_FLAGS) install uv
 
 clean:
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	@rm -rf $(VENV) tests/clients/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

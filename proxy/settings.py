@@ -33,10 +33,15 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from proxy.evidence import tables
+from proxy.ledger.questions import CONTINUATION_PREFIXES
+
 ENV_PREFIX = "EVIDENCE_PROXY_"
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_FIELDS = tables.FieldNames()
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
@@ -101,7 +106,7 @@ class CompactionSettings(Section):
     """Whether and how earlier evidence is replaced."""
 
     mode: Literal["on", "observe", "off"] = "on"
-    layout: Literal["single"] = "single"
+    layout: Literal["single", "append"] = "single"
     strict: bool = False
 
 
@@ -110,7 +115,7 @@ class PolicySettings(Section):
 
     mode: Literal["off"] = "off"
     output_tools: Names = ("final_result",)
-    continuation_prefixes: Names = ("Validation feedback:", "{n} validation error", "[haiku.rag/citation-redirect]")
+    continuation_prefixes: Names = CONTINUATION_PREFIXES
 
 
 class StoreSettings(Section):
@@ -188,13 +193,13 @@ class TagsSettings(Section):
 class FieldNames(Section):
     """Under which names `auto` looks for the parts of a chunk, the first that is there wins."""
 
-    id: Names = ("chunk_id", "chunkId", "id", "_id", "node_id", "doc_id")
-    content: Names = ("content", "text", "page_content", "snippet", "body")
-    title: Names = ("title", "document_title", "name")
-    uri: Names = ("url", "uri", "document_uri", "source", "link", "path")
-    collection: Names = ("collection",)
-    headings: Names = ("headings",)
-    pages: Names = ("page_numbers", "pages", "page")
+    id: Names = _FIELDS.id
+    content: Names = _FIELDS.content
+    title: Names = _FIELDS.title
+    uri: Names = _FIELDS.uri
+    collection: Names = _FIELDS.collection
+    headings: Names = _FIELDS.headings
+    pages: Names = _FIELDS.pages
 
 
 _BY_FORMAT: dict[str, dict[str, Any]] = {
@@ -312,7 +317,6 @@ Key = tuple[str | int, ...]
 
 # What a value of a later version is called today. The lists above do not hold it, so it is refused; this says why.
 _LATER: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("compaction", "layout"): ("append",),
     ("policy", "mode"): ("record", "enforce"),
 }
 

@@ -17,6 +17,7 @@ from typing import Any
 from proxy.compaction import wording
 from tests.house.client import ask
 from tests.house.provider import Provider, events, json_reply, sse_reply
+from tests.house.responding import of_completion, response_events
 
 CREDENTIAL = ("Authorization", "Bearer sk-test-one")
 
@@ -25,7 +26,7 @@ CREDENTIAL = ("Authorization", "Bearer sk-test-one")
 
 @dataclass(frozen=True)
 class Cut:
-    """A chat body as its raw pieces: what stands before the messages, each message, what stands between and after."""
+    """A body as its raw pieces: what stands before its messages (or items), each one, what stands between and after."""
 
     head: bytes
     messages: list[bytes]
@@ -34,7 +35,8 @@ class Cut:
 
     @property
     def parsed(self) -> list[dict[str, Any]]:
-        return [json.loads(message) for message in self.messages]
+        """The messages as values; items of the Responses API as chat completions would say the same."""
+        return [view(message) for message in self.messages]
 
     def through_last_message(self) -> bytes:
         """The body up to the end of its last message: what a provider's prompt cache can share."""
@@ -49,9 +51,9 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def cut(body: bytes) -> Cut:
-    """Cut a body that holds one `messages`."""
+    """Cut a body that holds one `messages`, or one `input` that is an array."""
     text = body.decode("latin-1")  # one character per byte; what JSON's structure is made of is ASCII
-    start, _ = _member(text, 0, "messages")
+    start, _ = _member(text, 0, "messages", "input")
     at = _skip(text, start + 1)
     head, places = at, []
     while text[at] != "]":
@@ -75,22 +77,54 @@ def _skip(text: str, at: int) -> int:
     return found.end()
 
 
-def _member(text: str, at: int, wanted: str) -> tuple[int, int]:
-    """Where the value of a key of the object at `at` stands."""
+def _member(text: str, at: int, *wanted: str) -> tuple[int, int]:
+    """Where the value of the first of these keys of the object at `at` stands."""
     at = _skip(text, _skip(text, at) + 1)
     while True:
         key, at = _decoder.raw_decode(text, at)
         at = _skip(text, _skip(text, at) + 1)
         _, end = _decoder.raw_decode(text, at)
-        if key == wanted:
+        if key in wanted:
             return at, end
         at = _skip(text, _skip(text, end) + 1)
 
 
 def around_content(message: bytes) -> tuple[bytes, bytes]:
-    """A message's bytes before and after the value of its `content`."""
-    start, end = _member(message.decode("latin-1"), 0, "content")
+    """A message's bytes before and after the value of its `content`, or of what an item has in its place."""
+    start, end = _member(message.decode("latin-1"), 0, "content", "output", "results")
     return message[:start], message[end:]
+
+
+def view(raw: bytes) -> dict[str, Any]:
+    """A message as a value. An item of the Responses API (`item` is then set) as a chat completion would say it."""
+    value = json.loads(raw)
+    kind = value.get("type")
+    if kind in (None, "message") and "role" in value:
+        content = value.get("content")
+        return {**value, "content": [_part(part) for part in content]} if isinstance(content, list) else value
+    if kind == "function_call":
+        function = {"name": value["name"], "arguments": value["arguments"]}
+        calls = [{"id": value["call_id"], "type": "function", "function": function}]
+        return {"role": "assistant", "content": None, "tool_calls": calls, "item": kind}
+    if kind == "function_call_output":
+        output = value["output"]
+        content = [_part(part) for part in output] if isinstance(output, list) else output
+        return {"role": "tool", "tool_call_id": value["call_id"], "content": content, "item": kind}
+    if kind == "file_search_call" and value.get("results"):
+        results = value["results"]
+        content = results[0]["text"] if list(results[0]) == ["text"] else json.dumps(results, ensure_ascii=False)
+        return {"role": "tool", "tool_call_id": None, "content": content, "item": kind}
+    if kind == "item_reference" and not value["id"].startswith("rs_"):
+        return {"role": "assistant", "content": "", "item": kind}
+    return {"role": "item", "content": "", "item": kind}
+
+
+def _part(part: Any) -> Any:
+    if isinstance(part, dict) and part.get("type") in ("input_text", "output_text"):
+        return {"type": "text", "text": part["text"]}
+    if isinstance(part, dict) and part.get("type") == "input_image" and "image_url" in part:
+        return {"type": "image_url", "image_url": {"url": part["image_url"]}}
+    return part
 
 
 # Reading a rewrite.
@@ -175,11 +209,11 @@ def read_rewrite(before: bytes, after: bytes, words: Dialect) -> Rewrite:
         is_new = went.messages[new] if new < len(went.messages) else None
         if is_old is not None and is_old == is_new:
             old, new = old + 1, new + 1
-        elif is_new is not None and (pictures := _attachment(json.loads(is_new), words)):
+        elif is_new is not None and (pictures := _attachment(view(is_new), words)):
             if done.pictures:
                 raise NotARewrite("pictures were sent again in two places")
             done.pictures, done.pictures_after, new = pictures, old - 1, new + 1
-        elif is_old is not None and json.loads(is_old)["role"] == "user":
+        elif is_old is not None and view(is_old)["role"] == "user":
             done.removed.append(old)
             old += 1
         elif is_old is not None and is_new is not None:
@@ -191,7 +225,7 @@ def read_rewrite(before: bytes, after: bytes, words: Dialect) -> Rewrite:
 
 
 def _read_return(index: int, before: bytes, after: bytes, words: Dialect, done: Rewrite) -> None:
-    value = json.loads(after)
+    value = view(after)
     if value["role"] != "tool" or around_content(before) != around_content(after):
         raise NotARewrite(f"message {index} changed beyond its content: {before[:200]!r} -> {after[:200]!r}")
     parts = value["content"]
@@ -294,7 +328,10 @@ def read_ours(before: bytes, after: bytes) -> Rewrite:
 def assert_pairs(body: bytes) -> None:
     """Promise 4: each return has its call in the nearest assistant message, each call one return, all contiguous."""
     open_calls: list[str] = []
-    for index, message in enumerate(cut(body).parsed):
+    came = cut(body).parsed
+    if any("item" in message for message in came):
+        return _assert_item_pairs(came)
+    for index, message in enumerate(came):
         if message["role"] == "tool":
             assert message["tool_call_id"] in open_calls, f"message {index} answers no call that is open"
             open_calls.remove(message["tool_call_id"])
@@ -302,6 +339,17 @@ def assert_pairs(body: bytes) -> None:
             assert not open_calls, f"calls without a return before message {index}: {open_calls}"
             open_calls = [call["id"] for call in message.get("tool_calls") or ()]
         # System messages may stand anywhere: frameworks put notices between a return and what follows.
+
+
+def _assert_item_pairs(came: list[dict[str, Any]]) -> None:
+    """In items, a reply may speak between its calls and their outputs; a user may not."""
+    open_calls: list[str] = []
+    for index, message in enumerate(came):
+        if message.get("item") == "function_call_output":
+            assert message["tool_call_id"] in open_calls, f"item {index} answers no call that is open"
+            open_calls.remove(message["tool_call_id"])
+        open_calls += [call["id"] for call in message.get("tool_calls") or ()]
+        assert message["role"] != "user" or not open_calls, f"calls without an output before item {index}"
 
 
 def assert_stable(before: Turn, turn: Turn) -> bool:
@@ -361,7 +409,11 @@ async def drive(
     """
     turns = []
     for body, completion in conversation:
-        reply = sse_reply(events(completion)) if stream else json_reply(completion)
+        if target.endswith("/responses"):
+            said = completion if completion["object"] == "response" else of_completion(completion)
+            reply = sse_reply(response_events(said)) if stream else json_reply(said)
+        else:
+            reply = sse_reply(events(completion)) if stream else json_reply(completion)
         provider.reply(reply)
         seen = await ask(url, body, target=target, headers=[("Content-Type", "application/json"), *headers])
         assert seen.status == 200, seen.body

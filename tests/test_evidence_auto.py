@@ -130,7 +130,6 @@ def test_digits_of_other_scripts_do_not_stop_the_reading() -> None:
 
 UNREAD = [
     "[{'id': 'c1', 'text': 'one', 'at': <object object at 0x7f>}]",
-    "[<Document 'c1', 'one'>]",
     "[Document('c1', 'one')]",
 ]
 

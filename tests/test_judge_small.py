@@ -446,15 +446,8 @@ async def test_promise_5_an_output_tools_call_ends_a_question(start: StartTalk) 
         "Validation feedback:\ntoo long\n\nFix the errors and try again.",
         "2 validation errors:\n[]\n\nFix the errors and try again.",
         "Please cite first. [haiku.rag/citation-redirect]",
-        pytest.param(
-            "Your previous response failed the application's validation (this is automated feedback, not a message "
-            "from the user):\n<pyai:validation_errors>\n[]\n</pyai:validation_errors>",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="policy.continuation_prefixes lacks this wording of pydantic-ai: the evidence of the question "
-                "that is being corrected becomes a receipt",
-            ),
-        ),
+        "Your previous response failed the application's validation (this is automated feedback, not a message "
+        "from the user):\n<pyai:validation_errors>\n[]\n</pyai:validation_errors>",
     ],
     ids=["retry", "errors", "redirect", "validation"],
 )

@@ -24,6 +24,7 @@ from tests.house import client
 from tests.house.provider import Break, Provider, Received, Reply, Wait
 from tests.house.running import InProcess, NoStore
 from tests.house.running import settings as running_settings
+from tests.items import ItemPlayer
 
 TIMES = 10 if os.environ.get("EVIDENCE_PROXY_PROOFS") == "full" else 1
 PLAYED: dict[str, int] = {}
@@ -88,6 +89,23 @@ def test_the_promises_hold_in_long_conversations(first: int) -> None:
         run(Player(Seeded(seed), promises.judge).play(most=6))
 
 
+# The same in the Responses API.
+
+
+@examples(150)
+@given(dice())
+def test_the_promises_hold_in_the_responses_api(thrown: Drawn) -> None:
+    count("drawn conversations in items")
+    run(ItemPlayer(thrown, promises.judge).play(most=3))
+
+
+@pytest.mark.parametrize("first", range(0, 300, 100))
+def test_the_promises_hold_in_long_conversations_in_the_responses_api(first: int) -> None:
+    for seed in range(first * TIMES, (first + 100) * TIMES):
+        count("long conversations in items")
+        run(ItemPlayer(Seeded(seed), promises.judge).play(most=6))
+
+
 # The same over HTTP.
 
 
@@ -101,7 +119,7 @@ class OverHttp(Player):
         super().__init__(thrown, promises.judge)
         self.in_process = False
 
-    def new_process(self) -> Any:
+    def new_process(self, store: Any = None) -> Any:
         return Remote(self)
 
     async def proxy(self) -> InProcess:

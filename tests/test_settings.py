@@ -158,10 +158,7 @@ def test_the_data_directory_is_where_the_platform_keeps_data(monkeypatch: pytest
         ('[compaction]\nmode = "of"', '/proxy.toml: compaction.mode = "of": expected "on", "observe" or "off"'),
         ("[compaction]\nmode = false", 'compaction.mode = false: expected "on", "observe" or "off"'),
         ('[compaction]\nstrict = "yes"', 'compaction.strict = "yes": expected true or false'),
-        (
-            '[compaction]\nlayout = "append"',
-            'compaction.layout = "append": not available in this version; expected "single"',
-        ),
+        ('[compaction]\nlayout = "appended"', 'compaction.layout = "appended": expected "single" or "append"'),
         ('[policy]\nmode = "record"', 'policy.mode = "record": not available in this version; expected "off"'),
         ('[policy]\nmode = "enforce"', 'policy.mode = "enforce": not available in this version; expected "off"'),
         ('[policy]\nmode = "on"', '/proxy.toml: policy.mode = "on": expected "off"'),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from proxy.compaction import wording
 from proxy.evidence.chunks import Chunk, Evidence, digest_text
 from proxy.evidence.pictures import picture_digest
 from proxy.evidence.tables import Tables
-from proxy.ledger.records import Cited, PicturePlace, Place, Record
+from proxy.ledger.records import Cited, PicturePlace, Place
 from proxy.ledger.settling import read_return
 from proxy.ledger.transcript import Transcript
 from proxy.wire.messages import Message
@@ -49,30 +49,36 @@ class Capsule:
     chunks: int
 
 
-def gather(transcript: Transcript, record: Record, tables: Tables) -> tuple[list[Entry], set[int]]:
-    """The entries of everything cited, and the ordinals of returns whose cited content could not be read.
+class Reading:
+    """The returns of a transcript, each read at most once, and only when something that it holds is written."""
 
-    Those returns must stay in place: what an answer rests on is never given up because we cannot find it.
-    """
-    read: dict[int, Evidence | None] = {}
+    def __init__(self, transcript: Transcript, tables: Tables) -> None:
+        self._transcript = transcript
+        self._tables = tables
+        self._read: dict[int, Evidence | None] = {}
 
-    def evidence_of(ordinal: int) -> Evidence | None:
-        if ordinal not in read:
-            found = transcript.returns[ordinal] if ordinal < len(transcript.returns) else None
-            opened = read_return(found, tables) if found is not None else None
-            read[ordinal] = opened.evidence if opened is not None else None
-        return read[ordinal]
+    def gather(self, cited: Iterable[Cited]) -> tuple[list[Entry], set[int]]:
+        """The entries of what was cited, and the ordinals of returns whose cited content could not be read.
 
-    entries: list[Entry] = []
-    missing: set[int] = set()
-    for cited in record.cited:
-        for place in cited.places:
-            entry = _entry(cited, place, evidence_of(place.ret))
-            if entry is None:
-                missing.add(place.ret)
-            else:
-                entries.append(entry)
-    return entries, missing
+        Those returns must stay in place: what an answer rests on is never given up because we cannot find it.
+        """
+        entries: list[Entry] = []
+        missing: set[int] = set()
+        for chunk in cited:
+            for place in chunk.places:
+                entry = _entry(chunk, place, self._evidence(place.ret))
+                if entry is None:
+                    missing.add(place.ret)
+                else:
+                    entries.append(entry)
+        return entries, missing
+
+    def _evidence(self, ordinal: int) -> Evidence | None:
+        if ordinal not in self._read:
+            returns = self._transcript.returns
+            opened = read_return(returns[ordinal], self._tables) if ordinal < len(returns) else None
+            self._read[ordinal] = opened.evidence if opened is not None else None
+        return self._read[ordinal]
 
 
 def _entry(cited: Cited, place: Place, evidence: Evidence | None) -> Entry | None:
@@ -121,24 +127,58 @@ def build(entries: list[Entry], tables: Tables, was_removed: Callable[[PicturePl
     """The capsule of these entries, newest group first; None without any. Only removed pictures come again."""
     if not entries:
         return None
-    ordered = _merged(sorted(entries, key=lambda entry: _order(entry, tables)))
+    ordered = in_order(entries, tables)
     spans_collections = len({entry.collection for entry in ordered}) > 1
     pieces = [wording.HEADER]
-    pictures: list[PictureAgain] = []
-    sent: set[tuple[bytes, str | None]] = set()
+    pictures = Pictures(was_removed)
     position, group = 0, None
     for entry in ordered:
         if entry.group != group:
             position, group = position + 1, entry.group
             pieces.append(wording.group(position))
-        collection = entry.collection if spans_collections else None
-        pieces.append(wording.entry(list(entry.ids), entry.source, collection, entry.content, entry.details))
-        for place in entry.pictures:
-            # Overlapping chunks own one figure; two figures of one chunk may look alike, and have two references.
-            if (place.digest, place.reference) not in sent and was_removed(place):
-                sent.add((place.digest, place.reference))
-                pictures.append(PictureAgain(place, wording.label(entry.ids[0], place.reference, collection)))
-    return Capsule("\n\n".join(pieces), tuple(pictures), chunks=sum(len(entry.ids) for entry in ordered))
+        pieces.append(write(entry, spans_collections))
+        pictures.add(entry.ids[0], entry.pictures, entry.collection if spans_collections else None)
+    return Capsule("\n\n".join(pieces), tuple(pictures.take()), chunks=count(ordered))
+
+
+class Pictures:
+    """The pictures that come again, each once even if several chunks cite it, and only if it was removed.
+
+    Overlapping chunks own one figure; two figures of one chunk may look alike, and have two references.
+    """
+
+    def __init__(self, was_removed: Callable[[PicturePlace], bool]) -> None:
+        self._was_removed = was_removed
+        self._sent: set[tuple[bytes, str | None]] = set()
+        self._taken: list[PictureAgain] = []
+
+    def add(self, chunk_id: str, places: Iterable[PicturePlace], collection: str | None) -> None:
+        """Take the pictures of a chunk; `collection` is named where it is given."""
+        for place in places:
+            if (place.digest, place.reference) not in self._sent and self._was_removed(place):
+                self._sent.add((place.digest, place.reference))
+                self._taken.append(PictureAgain(place, wording.label(chunk_id, place.reference, collection)))
+
+    def take(self) -> list[PictureAgain]:
+        """Those that came since the last time; none of them comes again."""
+        taken, self._taken = self._taken, []
+        return taken
+
+
+def write(entry: Entry, names_collection: bool) -> str:
+    """An entry's text."""
+    collection = entry.collection if names_collection else None
+    return wording.entry(list(entry.ids), entry.source, collection, entry.content, entry.details)
+
+
+def count(entries: Iterable[Entry]) -> int:
+    """How many chunks these are: an output that is retained for several ids counts for each."""
+    return sum(len(entry.ids) for entry in entries)
+
+
+def in_order(entries: list[Entry], tables: Tables) -> list[Entry]:
+    """Entries as they are written: newest group first, one for an output that several ids were cited out of."""
+    return _merged(sorted(entries, key=lambda entry: _order(entry, tables)))
 
 
 def _order(entry: Entry, tables: Tables) -> tuple[int, bool, str, tuple[int, int]]:

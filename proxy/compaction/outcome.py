@@ -12,6 +12,7 @@ class Reason(StrEnum):
     OFF = "off"
     NOT_JSON = "not-json"
     SERVER_SIDE_HISTORY = "server-side-history"
+    BACKGROUND = "background"
     NO_EVIDENCE = "no-evidence"
     NO_CITATIONS = "no-citations"
     STORE_SLOW = "store-slow"

@@ -6,7 +6,7 @@ it stands, and everything beside it stays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from proxy.evidence import tagged
 from proxy.evidence.tables import Table, Tables, table_of
@@ -21,14 +21,14 @@ def table_of_return(found: Return, tables: Tables) -> Table | None:
 
 
 def replace(
-    transcript: Transcript, found: Return, table: Table, text: str, pictures: Sequence[LabelledPicture]
+    transcript: Transcript, found: Return, table: Table | None, text: str, added: Sequence[LabelledPicture | str]
 ) -> Splice:
-    """Put a text, and pictures after it, where the evidence of a return stands."""
+    """Put a text, and what is added after it, where the evidence of a return stands."""
     request = transcript.request
-    if table.proof is None:
-        return request.api.replace_content(request, found.message, text, pictures)
+    if table is None or table.proof is None:
+        return request.api.replace_content(request, found.message, text, added)
     written, beside = tagged.put(table.proof, found.message.parts, text)
-    return request.api.replace_content(request, found.message, written, pictures, beside)
+    return request.api.replace_content(request, found.message, written, added, beside)
 
 
 def parts_that_go(transcript: Transcript, attachment: Attachment, tables: Tables) -> set[int]:
@@ -57,6 +57,16 @@ def remove(transcript: Transcript, message: Message, going: set[int]) -> list[Sp
     return request.api.remove_parts(request, message, going) if going else []
 
 
-def picture_part(message: Message, nth: int) -> int:
-    """The index of the part that is the how-manieth picture of a message."""
-    return [index for index, part in enumerate(message.parts) if isinstance(part, Picture)][nth]
+def picture_goes(message: Message, nth: int, going: set[int]) -> bool:
+    """Whether the how-manieth picture of a user message is one of the parts that go."""
+    pictures = [index for index, part in enumerate(message.parts) if isinstance(part, Picture)]
+    return nth < len(pictures) and pictures[nth] in going
+
+
+def not_ours(transcript: Transcript, ordinals: Iterable[int], tables: Tables) -> set[int]:
+    """Of these returns those that are no evidence by these tables: a key was rotated out, a table renamed its tools."""
+    return {
+        ordinal
+        for ordinal in ordinals
+        if ordinal < len(transcript.returns) and table_of_return(transcript.returns[ordinal], tables) is None
+    }

@@ -5,6 +5,10 @@ from __future__ import annotations
 RECEIPT = "[From an earlier question; no longer shown. Search again if needed.]"
 HEADER = "[Evidence that earlier answers cited, newest first. Cite these ids as they stand.]"
 
+#: Layout `append`: above what one question cited, and above what a question without returns of its own adds to it.
+APPENDED = "[Evidence that the answer cited. Cite these ids as they stand.]"
+ADDED_LATER = "[Cited by a later answer:]"
+
 
 def group(position: int) -> str:
     """The line above a group of entries that one question cited."""
@@ -24,6 +28,11 @@ def entry(ids: list[str], source: str | None, collection: str | None, content: s
     if content:
         lines.append(content)
     return "\n".join(lines)
+
+
+def still_above(ids: list[str]) -> str:
+    """The line that names chunks which were cited again and stand above. With short ids: at most 12 tokens for each."""
+    return f"Still above: {', '.join(ids)}"
 
 
 def label(chunk_id: str, reference: str | None, collection: str | None) -> str:

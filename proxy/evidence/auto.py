@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from typing import Any
 
 from proxy.evidence.chunks import Chunk, source_line
@@ -29,6 +30,8 @@ _OPENER = re.compile(r"^\[([^\[\]\s][^\[\]\n]{0,199})\](?![(:])", re.MULTILINE)
 #: How a list, a tuple or an object of some language begins: text like this is no chunk with an id in brackets.
 _STRUCTURE = re.compile(r"""\[\s*(?:[\[{('"]|[A-Za-z_][\w.]*\(|None\b|True\b|False\b)|[{(]""")
 _ENCODED = re.compile(r"[A-Za-z0-9+/=_-]{1000,}")
+# Python warns of odd escapes in a literal, on standard error and by quoting it: what tools return is not our code.
+warnings.filterwarnings("ignore", module="<unknown>")
 #: Fields that say how well something matched, not what it says.
 _NOISE = frozenset(
     {"score", "scores", "distance", "_distance", "similarity", "relevance", "relevance_score", "_score",
@@ -172,6 +175,7 @@ def _chunk(value: dict[Any, Any], read_already: set[Any], fields: FieldNames, pa
         collection=collection,
         details=_encoded(rest) if rest else None,
         part=part,
+        names=tuple(name for name in (title, uri) if name),
     )
 
 
@@ -214,6 +218,8 @@ def _read_openers(text: str, part: int) -> list[Chunk]:
     if len({opener[1].strip() for opener in alike}) != len(alike):
         return []
     openers = [found[0]]
+    if len(found) == 1 and not text[found[0].end() :].strip():
+        return []  # `[cleared]` and the like: an opener of nothing
     for opener in alike[1:]:
         if counted:
             if int(opener[1]) == int(openers[-1][1]) + 1:

@@ -24,7 +24,8 @@ class Chunk:
 
     `source` is the source line as the model saw it, without its heading word; `content` exactly what it was shown.
     `details` are further fields that stood beside the content (JSON text), part of what an answer may rest on.
-    `part` is the index of the part it was read from. `document` is the id of the document that it is of, `pictures` the
+    `part` is the index of the part it was read from. `names` are the title and the address of its source, each alone:
+    what a citation may name instead of the id. `document` is the id of the document that it is of, `pictures` the
     references of that document's pictures which it shows.
     """
 
@@ -34,6 +35,7 @@ class Chunk:
     collection: str | None = None
     details: str | None = None
     part: int = 0
+    names: tuple[str, ...] = ()
     document: str | None = None
     pictures: tuple[str, ...] = ()
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from rapidfuzz.distance import Levenshtein
 
@@ -16,6 +17,8 @@ NEAR_RANDOM = 0.62
 #: For ids that are not random, neighbours are alike (`manual-p3`, `manual-p4`): nearer, and the same numbers in both.
 NEAR_NAMED = 0.85
 _SHORTEST_NAMED = 12
+#: How much of an id names it, where "…" says that it goes on. Six digits of a UUID are up to 7 tokens of o200k_base.
+SHORTEST_BEGINNING = 6
 
 #: UUIDs and digests: what looks like it was drawn at random.
 RANDOM = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}|[0-9a-f]{32,}", re.IGNORECASE)
@@ -27,6 +30,7 @@ _HEXADECIMAL = re.compile(r"[0-9a-f-]+", re.IGNORECASE)
 _RUN = re.compile(r"(.)\1{4}")
 _TOKEN = re.compile(r"[\w.\-/:#]+")
 _WORD = re.compile(r"[^\W_]+")
+_CITED_BY = re.compile(r"(?<=[?&])utm_source=openai(?:&|\Z)")
 _BRACKETED = re.compile(r"\[([^\[\]\n]{1,400})\]|【([^【】\n]{1,400})】")
 
 
@@ -145,6 +149,20 @@ def ids_in(inner: str) -> list[str]:
     return list(dict.fromkeys(bare for option in options if (bare := option.lstrip("^#"))))
 
 
+def same_source(named: str, name: str) -> bool:
+    """Whether a citation that names a file or an address means the source that a return called `name`.
+
+    Addresses come back with a fragment or a mark of who cited them; files without their folders.
+    """
+    if named == name or _address(named) == _address(name):
+        return True
+    return "/" not in named and named == unquote(_address(name).rpartition("/")[2])
+
+
+def _address(url: str) -> str:
+    return _CITED_BY.sub("", url.partition("#")[0]).rstrip("/?&")
+
+
 def recovered(damaged: str, known: Iterable[str]) -> str | None:
     """The one known id that a damaged one stands for; None where none, or more than one, is near enough.
 
@@ -152,6 +170,10 @@ def recovered(damaged: str, known: Iterable[str]) -> str | None:
     """
     best: list[str] = []
     bare = "".join(damaged.split()).strip(_WRAPPING)
+    if bare.endswith(("…", "...")) and len(stem := bare.rstrip("….")) >= SHORTEST_BEGINNING:
+        # Layout `append` names a long id by its beginning, and a model may take that for the id.
+        best = [candidate for candidate in set(known) if candidate.startswith(stem)]
+        return best[0] if len(best) == 1 else None
     for candidate in set(known):
         likeness = Levenshtein.normalized_similarity(bare.lower(), candidate.lower())
         if _looks_drawn(candidate):

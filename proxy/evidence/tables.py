@@ -16,9 +16,9 @@ Format = Literal["haiku", "auto", "tagged"]
 class FieldNames:
     """Under which JSON names `auto` finds what; the first name that is there counts."""
 
-    id: tuple[str, ...] = ("chunk_id", "chunkId", "id", "_id", "node_id", "doc_id")
+    id: tuple[str, ...] = ("chunk_id", "chunkId", "id", "_id", "node_id", "doc_id", "file_id")
     content: tuple[str, ...] = ("content", "text", "page_content", "snippet", "body")
-    title: tuple[str, ...] = ("title", "document_title", "name")
+    title: tuple[str, ...] = ("title", "document_title", "name", "filename")
     uri: tuple[str, ...] = ("url", "uri", "document_uri", "source", "link", "path")
     collection: tuple[str, ...] = ("collection",)
     headings: tuple[str, ...] = ("headings",)

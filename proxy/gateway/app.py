@@ -19,7 +19,7 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
-from proxy.gateway import encodings, errors, headers
+from proxy.gateway import encodings, errors, headers, tunnel
 from proxy.gateway.conversation import Asked, tenant_digest
 from proxy.gateway.replies import Outgoing, Sent
 from proxy.gateway.upstream import BrokenOff, Destination, Reply, Unreachable, Upstream, origin_form
@@ -318,6 +318,8 @@ class Gateway:
         try:
             if facts.api is not None and facts.method == "POST":
                 return await self._converse(facts)
+            if tunnel.wanted(facts.method, facts.headers):
+                return await self._tunnel(facts)
             return await self._pass_through(facts)
         except Unreachable as nobody:
             facts.end = "unreachable"
@@ -396,6 +398,24 @@ class Gateway:
         else:
             reply = await self._send(facts, lines, None, length)
         return await self._relay(facts, reply, None)
+
+    async def _tunnel(self, facts: _Facts) -> Sent:
+        """A request to change the protocol: what follows is not HTTP, and is relayed as it comes."""
+        upstream = self._upstream
+        if upstream is None or facts.target is None:
+            raise RuntimeError("the gateway was not started")
+        evidence = None
+        if facts.api is not None:
+            facts.evidence = (await self._ask(facts, b"")).header
+            evidence = headers.printable(facts.evidence)
+        through = tunnel.Tunnel(upstream.destination, facts.request)
+        lines = headers.up(facts.headers, False, self._api_key)
+        try:
+            await through.run(upstream.destination.target(facts.target), lines, evidence)
+        finally:
+            facts.out.status, facts.out.sent, facts.received = through.status, through.sent, through.received
+            facts.out.started = through.status != 0
+        return facts.out.break_off()
 
     async def _send(
         self,

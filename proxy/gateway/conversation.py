@@ -15,14 +15,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, get_args
 
+from proxy.compaction import append, rewrite
 from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouched
-from proxy.compaction.rewrite import rewrite
+from proxy.compaction.replacing import Rewrite
 from proxy.evidence import tagged
 from proxy.evidence.pictures import decodes, picture_digest
 from proxy.evidence.returns import is_retry_prompt
 from proxy.evidence.tables import FieldNames, Table, Tables, table_of
 from proxy.evidence.tagged import Failure, Proof
 from proxy.evidence.tags import Keys
+from proxy.gateway.histories import Histories, extended
 from proxy.ledger import boundary, records, settling, transcript
 from proxy.ledger.boundary import Boundary
 from proxy.ledger.questions import Habits, follows_answer
@@ -30,7 +32,7 @@ from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
-from proxy.wire.messages import Api, Message, NotJson, Reply, Request, Role, Span, Text, splice
+from proxy.wire.messages import Api, NotJson, Reply, splice
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -48,9 +50,11 @@ _MOST_CANDIDATES = 256
 _MOST_GIVEN = 20_000
 _MOST_RECORDS = 5_000
 _MOST_PICTURES = 10_000
-#: Histories on the provider's side that later requests may name: whole transcripts, so fewer.
-_MOST_HISTORIES = 2_000
 
+_LAYOUTS: dict[str, Callable[[Transcript, Record, Tables, Callable[[str], bool]], Rewrite]] = {
+    "single": rewrite.rewrite,
+    "append": append.rewrite,
+}
 #: The reasons for which `strict` refuses a request that holds evidence of an earlier question.
 _REFUSED = frozenset({Reason.NO_RECORD, Reason.MISSING_CONTENT, Reason.STORE_SLOW, Reason.STORE_ERROR})
 
@@ -85,13 +89,15 @@ class Refusal:
 class _Read:
     """What reading a request gave: its transcript, and why it stays untouched if that is known already.
 
-    `evidence` are the ordinals of its evidence returns that can be cited; `recordable` says whether its question can
-    be written down. `tables` are those that it was read by, `cut_short` the tags of returns that do not fit.
+    `evidence` are the ordinals of its evidence returns that can be cited. `whole` says whether the transcript has
+    everything that the model sees, and `recordable` whether its question can be written down. `tables` are those that
+    it was read by, `cut_short` the tags of returns that do not fit.
     """
 
     transcript: Transcript | None
     untouched: Reason | None
     evidence: frozenset[int] = frozenset()
+    whole: bool = False
     recordable: bool = False
     tables: Tables = ()
     cut_short: tuple[str, ...] = ()
@@ -120,6 +126,7 @@ class Conversations:
         """Without `keys`, tags are verified by one that only this process has; `registered` knows whole returns."""
         self._mode = settings.compaction.mode
         self._strict = settings.compaction.strict
+        self._rewrite = _LAYOUTS[settings.compaction.layout]
         self._failures = _Failures()
         self._proof = Proof(keys or Keys.made(), self._failures)
         self._tables = tables_of(settings, self._proof)
@@ -133,7 +140,7 @@ class Conversations:
         self._unsettled: _Recent[bytes, bool] = _Recent(_MOST_GIVEN)
         self._records: _Recent[bytes, Record] = _Recent(_MOST_RECORDS)
         self._decodes: _Recent[bytes, bool] = _Recent(_MOST_PICTURES)
-        self._histories: _Recent[tuple[bytes | None, str | None], tuple[Message, ...]] = _Recent(_MOST_HISTORIES)
+        self._histories = Histories()
 
     def counts(self) -> dict[str, int]:
         """How many tags did not fit since the start, by reason: what looked like our evidence and is plain text."""
@@ -146,18 +153,20 @@ class Conversations:
         # Pictures may have to be decoded, which takes as long as their pixels are many.
         large = len(asked.body) >= _LARGE or b"data:image" in asked.body
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
-        read = await _run(large, lambda: self._read(asked, tenant))
+        read = await _run(large, lambda: self._read(asked, tenant, self._tables))
         if read.cut_short and tenant is not None and self._registered is not None:
-            whole = await self._registered.registered(tenant, read.cut_short)
-            tables = with_registered(self._tables, whole) if whole else self._tables
-            read = await _run(large, lambda: self._read(asked, tenant, tables)) if whole else read
+            known_whole = await self._registered.registered(tenant, read.cut_short)
+            if known_whole:
+                tables = with_registered(self._tables, known_whole)
+                read = await _run(large, lambda: self._read(asked, tenant, tables))
         if read.transcript is None:
             return Exchange(asked.body, Untouched(read.untouched or Reason.NOT_JSON))
         if not read.transcript.users:
             tenant = None
         known, trouble = await self._look_up(read, tenant, asked.question_id)
         decision = await _run(large, lambda: self._decide(asked, read, tenant, known, trouble))
-        refusal = _refusal(decision.outcome) if decision.refuse else None
+        member = read.transcript.request.api.MEMBER
+        refusal = _refusal(decision.outcome, member) if decision.refuse else None
         after = None
         if tenant is not None:
             self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
@@ -166,8 +175,7 @@ class Conversations:
 
     # Reading: pure, and long for large bodies.
 
-    def _read(self, asked: Asked, tenant: bytes | None, with_tables: Tables | None = None) -> _Read:
-        every = with_tables or self._tables
+    def _read(self, asked: Asked, tenant: bytes | None, every: Tables) -> _Read:
         try:
             request = _APIS[asked.api].cut(asked.body)
         except NotJson:
@@ -176,39 +184,38 @@ class Conversations:
         whole = True
         if request.history is not None:
             untouched = Reason.SERVER_SIDE_HISTORY
-            request, whole = self._with_history(request, tenant)
+            request, whole = self._histories.before(tenant, request)
+        elif request.in_background:
+            return _Read(None, Reason.BACKGROUND)
         read = transcript.read(request)
-        tables = {
+        tables = self._evidence(read, every)
+        citable = frozenset(ordinal for ordinal, table in tables.items() if table.cite is not None)
+        if not citable:
+            untouched = untouched or (Reason.NO_CITATIONS if tables else Reason.NO_EVIDENCE)
+        return _Read(
+            read,
+            untouched,
+            citable,
+            whole=whole,
+            recordable=whole and bool(citable),
+            tables=every,
+            cut_short=self._cut_short(read) if every is self._tables else (),
+        )
+
+    def _cut_short(self, read: Transcript) -> tuple[str, ...]:
+        """The tags of what begins like a tagged return and does not fit, where whole ones may be known."""
+        if self._registered is None:
+            return ()
+        return tuple(name for found in read.returns for name in tagged.broken_tags(self._proof, found.message.parts))
+
+    def _evidence(self, read: Transcript, every: Tables) -> dict[int, Table]:
+        """The evidence returns of a transcript, by ordinal, with their tables."""
+        return {
             found.ordinal: table
             for found in read.returns
             if not is_retry_prompt(found.message.parts)
             and (table := table_of(every, found.tool, found.message.parts)) is not None
         }
-        cut_short: tuple[str, ...] = ()
-        if self._registered is not None and with_tables is None:
-            cut_short = tuple(
-                name for found in read.returns for name in tagged.broken_tags(self._proof, found.message.parts)
-            )
-        if not tables:
-            return _Read(read, untouched or Reason.NO_EVIDENCE, tables=every, cut_short=cut_short)
-        if all(table.cite is None for table in tables.values()):
-            return _Read(read, untouched or Reason.NO_CITATIONS, tables=every, cut_short=cut_short)
-        citable = frozenset(ordinal for ordinal, table in tables.items() if table.cite is not None)
-        return _Read(read, untouched, citable, recordable=whole, tables=every, cut_short=cut_short)
-
-    def _with_history(self, request: Request, tenant: bytes | None) -> tuple[Request, bool]:
-        """The request with what this process saw of its history on the provider's side, and whether that is all of it.
-
-        Some clients send the history all the same: then theirs is taken.
-        """
-        if any(message.role is Role.ASSISTANT for message in request.messages):
-            return request, True
-        seen = self._histories.get((tenant, request.history)) if tenant is not None else None
-        if seen is None:
-            return request, False
-        together = (*seen, *request.messages)
-        messages = tuple(replace(message, index=index) for index, message in enumerate(together))
-        return replace(request, messages=messages), True
 
     async def _look_up(
         self, asked: _Read, tenant: bytes | None, question_id: str | None
@@ -295,7 +302,7 @@ class Conversations:
         assert read.transcript is not None
         if record is None:
             return Untouched((trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
-        done = rewrite(read.transcript, record, read.tables, self._can_send_again)
+        done = self._rewrite(read.transcript, record, read.tables, self._can_send_again)
         if not done.splices:
             if done.missing:
                 return Untouched(Reason.MISSING_CONTENT)
@@ -331,28 +338,39 @@ class Conversations:
     def write_down(
         self,
         read: Transcript,
+        recordable: bool,
         replies: list[Reply],
         found: Boundary,
         tables: Tables,
         tenant: bytes,
         question_id: str | None,
     ) -> list[StoredRecord]:
-        """The records of what a reply settled, one for each of its choices that settled anything."""
+        """The records of what a reply settled, one for each of its choices that settled anything.
+
+        Where the provider ran tools of its own for a reply, clients carry that in their next request or leave it out:
+        one record for each. `recordable` says whether the transcript without it is worth one.
+        """
         rows = []
         for reply in replies:
             if not settling.settles(reply, self._habits):
                 continue
-            record = settling.settle(
-                read,
-                reply,
-                previous=found.record,
-                from_reply=found.reply + 1,
-                tables=tables,
-                habits=self._habits,
-                question_id=question_id,
-            )
-            key = _keyed(tenant, read.key)
-            rows.append(StoredRecord(key=key, tenant=tenant, reply=record.reply, payload=records.encode(record)))
+            transcripts = [read] if recordable else []
+            if reply.ran:
+                with_it = transcript.read(extended(read.request, reply.ran))
+                if any(table.cite is not None for table in self._evidence(with_it, tables).values()):
+                    transcripts.append(with_it)
+            for shown in transcripts:
+                record = settling.settle(
+                    shown,
+                    reply,
+                    previous=found.record,
+                    from_reply=found.reply + 1,
+                    tables=tables,
+                    habits=self._habits,
+                    question_id=question_id,
+                )
+                key = _keyed(tenant, shown.key)
+                rows.append(StoredRecord(key=key, tenant=tenant, reply=record.reply, payload=records.encode(record)))
         return rows
 
     def keep(self, tenant: bytes, read: Transcript, rows: list[StoredRecord]) -> None:
@@ -362,12 +380,9 @@ class Conversations:
         if rows:
             self._unsettled.drop(_keyed(tenant, read.shown))
 
-    def remember(self, tenant: bytes, history: str, read: Transcript, reply: Reply) -> None:
+    def remember(self, tenant: bytes, names: tuple[str, ...], read: Transcript, reply: Reply) -> None:
         """What a later request refers to when it names this reply instead of carrying its history."""
-        said = Message(
-            index=0, role=Role.ASSISTANT, span=Span(0, 0), parts=(Text(reply.text),), plain=True, calls=reply.calls
-        )
-        self._histories.put((tenant, history), (*read.request.messages, said))
+        self._histories.keep(tenant, names, read, reply)
 
 
 class _Afterwards:
@@ -385,6 +400,7 @@ class _Afterwards:
         assert read.transcript is not None
         self._conversations = conversations
         self._transcript = read.transcript
+        self._whole = read.whole
         self._recordable = read.recordable
         self._boundary = found
         self._tables = read.tables
@@ -395,15 +411,23 @@ class _Afterwards:
 
     async def settle(self) -> None:
         replies = self.reader.replies()
-        history = self.reader.continued_by()
-        if history is not None and replies:
-            self._conversations.remember(self._tenant, history, self._transcript, replies[0])
-        if not self._recordable:
+        if not self._whole or not replies:
+            return
+        names = self.reader.continued_by()
+        if names:
+            self._conversations.remember(self._tenant, names, self._transcript, replies[0])
+        if not self._recordable and not any(reply.ran for reply in replies):
             return
         rows = await _run(
             self._large,
             lambda: self._conversations.write_down(
-                self._transcript, replies, self._boundary, self._tables, self._tenant, self._question_id
+                self._transcript,
+                self._recordable,
+                replies,
+                self._boundary,
+                self._tables,
+                self._tenant,
+                self._question_id,
             ),
         )
         self._conversations.keep(self._tenant, self._transcript, rows)
@@ -544,12 +568,12 @@ def with_registered(tables: Tables, whole: Mapping[str, str]) -> Tables:
     )
 
 
-def _refusal(outcome: Outcome) -> Refusal:
+def _refusal(outcome: Outcome, member: str) -> Refusal:
     reason = outcome.reason.value if isinstance(outcome, Untouched) else ""
     message = (
         f"Evidence Proxy is in strict mode and cannot compact this request ({reason}): it holds evidence of an earlier "
         "question for which no usable record was found. Send the conversation from its start through this proxy, or "
         "set compaction.strict to false to let such requests pass unchanged."
     )
-    error = {"error": {"message": message, "type": "invalid_request_error", "param": "messages", "code": reason}}
+    error = {"error": {"message": message, "type": "invalid_request_error", "param": member, "code": reason}}
     return Refusal(422, json.dumps(error).encode(), (("Content-Type", "application/json"), ("x-should-retry", "false")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from proxy.evidence import citing
@@ -62,12 +62,23 @@ class Index:
     def ids(self) -> set[str]:
         return {*self._chunks, *(name for read in self._outputs for name in citing.random_ids(read.evidence.text))}
 
-    def named(self, chunk_id: str) -> list[Found]:
-        """Every chunk of this id, in order; else every output that shows it."""
-        found = self._chunks.get(chunk_id)
-        if found is not None:
-            return found
+    def chunks(self, chunk_id: str) -> list[Found]:
+        """Every chunk of this id, in order."""
+        return self._chunks.get(chunk_id, [])
+
+    def outputs(self, chunk_id: str) -> list[Found]:
+        """Every output that is retained whole and shows this id."""
         return [Found(read, -1) for read in self._outputs if read.evidence.shows(chunk_id)]
+
+    def cited_as(self, names: Iterable[str]) -> list[str]:
+        """The ids of the chunks whose source goes by one of these names."""
+        alike = {
+            name
+            for name in {name for read in self.reads for chunk in read.evidence.chunks for name in chunk.names}
+            if any(citing.same_source(named, name) for named in names)
+        }
+        chunks = (chunk for read in self.reads for chunk in read.evidence.chunks) if alike else ()
+        return list(dict.fromkeys(chunk.id for chunk in chunks if not alike.isdisjoint(chunk.names)))
 
     def spelled_like(self, chunk_id: str) -> str | None:
         """The one id that differs from this one in case only."""
@@ -105,34 +116,55 @@ class Resolver:
     def resolve(self, written: str, in_reply: int) -> list[Resolved]:
         """What `written` means, when the reply of this index cites it: usually one id, several for a written list."""
         options = citing.spellings(written)
-        for option in options:
-            exact = self.exact(option, in_reply)
-            if exact is not None:
-                return [exact]
+        meant = self.exact(options, in_reply)
+        if meant is not None:
+            return [meant]
         for option in options:
             alike = self._own.spelled_like(option) or self._question.spelled_like(option)
-            if alike is not None and (exact := self.exact(alike, in_reply)) is not None:
-                return [exact]
-        several = [one for piece in citing.pieces(written) if (one := self.exact(piece, in_reply)) is not None]
+            if alike is not None and (meant := self.exact([alike], in_reply)) is not None:
+                return [meant]
+        several = [one for piece in citing.pieces(written) if (one := self.exact([piece], in_reply)) is not None]
         if several:
             return several
         near = citing.recovered(written, self._question.ids() | self._cited_before)
-        if near is not None and (exact := self.exact(near, in_reply)) is not None:
-            return [exact]
+        if near is not None and (meant := self.exact([near], in_reply)) is not None:
+            return [meant]
         standing = next((found for option in options if (found := self.standing(option)) is not None), None)
         return [standing] if standing is not None else []
 
-    def exact(self, chunk_id: str, in_reply: int) -> Resolved | None:
-        """The chunks of exactly this id."""
-        own = self._own.named(chunk_id)
-        seen = [found for found in own if self._reply_of[found.read.ret.ordinal] < in_reply]
-        found = seen or own or self._question.named(chunk_id)
-        if found:
-            return Resolved(chunk_id, tuple(found))
-        if chunk_id in self._cited_before:
-            return Resolved(chunk_id)
-        earlier = self._earlier().named(chunk_id)
-        return Resolved(chunk_id, tuple(earlier)) if earlier else None
+    def exact(self, options: Sequence[str], in_reply: int) -> Resolved | None:
+        """What exactly one of these spellings names: what had been seen when it was cited comes first, and in what
+        was seen alike a chunk comes before an output that shows its id."""
+        bare = options[-1] if options else ""
+
+        def seen(found: list[Found]) -> list[Found]:
+            return [one for one in found if self._reply_of[one.read.ret.ordinal] < in_reply]
+
+        for option in options:
+            if found := seen(self._own.chunks(option)):
+                return Resolved(option, tuple(found))
+        if found := seen(self._own.outputs(bare)):
+            return Resolved(bare, tuple(found))
+        for option in options:
+            if found := self._own.chunks(option) or self._question.chunks(option):
+                return Resolved(option, tuple(found))
+            if option in self._cited_before:
+                return Resolved(option)
+        if found := self._own.outputs(bare) or self._question.outputs(bare):
+            return Resolved(bare, tuple(found))
+        for option in options:
+            if found := self._earlier().chunks(option):
+                return Resolved(option, tuple(found))
+        found = self._earlier().outputs(bare)
+        return Resolved(bare, tuple(found)) if found else None
+
+    def annotated(self, names: tuple[str, ...], in_reply: int) -> list[Resolved]:
+        """What an annotation of an answer means, that names its source in these ways: an id, or else a source."""
+        ids: list[str] = [name for name in names if self.exact([name], in_reply) is not None]
+        for index in (self._own, self._question):
+            ids = ids or index.cited_as(names)
+        ids = ids or self._earlier().cited_as(names)
+        return [one for chunk_id in ids if (one := self.exact([chunk_id], in_reply)) is not None]
 
     def standing(self, chunk_id: str) -> Resolved | None:
         """The returns in which this id stands, but names no chunk: the question's own, else earlier ones."""

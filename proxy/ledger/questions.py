@@ -9,17 +9,21 @@ from dataclasses import dataclass
 from proxy.ledger.transcript import ReplyStep, Transcript
 from proxy.wire.messages import Message
 
+#: How frameworks begin when they ask for a correction: pydantic-ai's wordings, and haiku.rag's redirect by its tag.
+CONTINUATION_PREFIXES = (
+    "Validation feedback:",
+    "{n} validation error",
+    "Your previous response failed the application's validation",
+    "[haiku.rag/citation-redirect]",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Habits:
     """How a host's framework shows that a reply ended a question, or that a user message continues one."""
 
     output_tools: frozenset[str] = frozenset({"final_result"})
-    continuation_prefixes: tuple[str, ...] = (
-        "Validation feedback:",
-        "{n} validation error",
-        "[haiku.rag/citation-redirect]",
-    )
+    continuation_prefixes: tuple[str, ...] = CONTINUATION_PREFIXES
 
     def continues(self, message: Message) -> bool:
         """Whether a user message, directly after an answer, asks for a correction instead of something new."""

@@ -12,9 +12,13 @@ from typing import Literal
 import msgspec
 
 #: The version of this layout. A record of another version is not read: that costs compaction once, never evidence.
-VERSION = 1
+VERSION = 2
 
 Declaration = Literal["grounded", "ungrounded", "missing"]
+
+
+#: What makes a chunk one: its table, its collection, its id and, where ids are local, the digest of its content.
+Identity = tuple[str, str | None, str, bytes]
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -49,7 +53,7 @@ class Cited(msgspec.Struct, frozen=True, array_like=True):
     local: bool = False
 
     @property
-    def identity(self) -> tuple[str, str | None, str, bytes]:
+    def identity(self) -> Identity:
         """Ids that are local to their content are one chunk only together with it."""
         return self.table, self.collection, self.id, self.places[0].digest if self.local else b""
 
@@ -61,11 +65,29 @@ class Attachment(msgspec.Struct, frozen=True, array_like=True):
     returns: tuple[int, ...]
 
 
+class Writing(msgspec.Struct, frozen=True, array_like=True):
+    """What layout `append` writes for one settled question, fixed then, so that no later question changes its bytes.
+
+    `replaced` are the returns (by ordinal) that the question itself replaced; `carrier` is the newest of them, or None:
+    then what it cited goes to the newest carrier before it. `chunks` are cited here first with this content; `again`
+    stand above with the content that was cited again, and bring only pictures that were not written yet.
+    `collections` says whether entries and labels name theirs.
+    """
+
+    replaced: tuple[int, ...]
+    carrier: int | None
+    chunks: tuple[Cited, ...] = ()
+    again: tuple[Cited, ...] = ()
+    collections: bool = False
+
+
 class Record(msgspec.Struct, frozen=True, array_like=True):
     """What a settled question left: its citations and those before it, and the fate of each return up to it.
 
     `replaced` and `kept` are ordinals of evidence returns: the first become receipts (the newest one the carrier), the
     second stay. `reply` and `shown` tell apart records under one key. `before` is the digest of the record before it.
+    `cited` is what layout `single` writes, `writings` (one for each question, oldest first) what `append` does: every
+    record has both, so that a store serves either.
     """
 
     version: int
@@ -80,6 +102,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     inline: bool = False
     question_id: str | None = None
     before: bytes | None = None
+    writings: tuple[Writing, ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -128,6 +151,10 @@ def keeping(record: Record, ordinals: set[int]) -> Record:
         record,
         replaced=tuple(ordinal for ordinal in record.replaced if ordinal not in ordinals),
         kept=tuple(sorted({*record.kept, *ordinals})),
+        writings=tuple(
+            msgspec.structs.replace(writing, replaced=tuple(o for o in writing.replaced if o not in ordinals))
+            for writing in record.writings
+        ),
     )
 
 
@@ -138,7 +165,7 @@ def united(records: list[Record]) -> Record | None:
     first, *others = records
     if not others:
         return first
-    cited: dict[tuple[str, str | None, str, bytes], Cited] = {}
+    cited: dict[Identity, Cited] = {}
     for record in records:
         for entry in record.cited:
             known = cited.get(entry.identity)
@@ -160,4 +187,32 @@ def united(records: list[Record]) -> Record | None:
         replaced=tuple(sorted(replaced)),
         kept=tuple(sorted(every - replaced)),
         attachments=tuple(a for a in first.attachments if all(a in record.attachments for record in others)),
+        writings=_united_writings([record.writings for record in records]),
     )
+
+
+def _united_writings(told: list[tuple[Writing, ...]]) -> tuple[Writing, ...]:
+    """What all of them wrote alike, then one writing that replaces what all replace and holds what any holds."""
+    alike = 0
+    while all(len(writings) > alike and writings[alike] == told[0][alike] for writings in told):
+        alike += 1
+    apart = [writing for writings in told for writing in writings[alike:]]
+    if not apart:
+        return told[0]
+    replaced = set.intersection(*({r for w in writings[alike:] for r in w.replaced} for writings in told))
+    carriers = [writing.carrier for writing in apart if writing.carrier in replaced]
+    return (
+        *told[0][:alike],
+        Writing(
+            replaced=tuple(sorted(replaced)),
+            carrier=max((c for c in carriers if c is not None), default=max(replaced, default=None)),
+            chunks=_each_once(entry for writing in apart for entry in writing.chunks),
+            again=_each_once(entry for writing in apart for entry in writing.again),
+            collections=any(writing.collections for writing in apart),
+        ),
+    )
+
+
+def _each_once(entries: Iterable[Cited]) -> tuple[Cited, ...]:
+    """Entries in an order that does not depend on the one in which records were found."""
+    return tuple(sorted(set(entries), key=_encoder.encode))

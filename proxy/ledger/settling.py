@@ -14,7 +14,7 @@ from proxy.evidence.tables import Table, Tables, table_of
 from proxy.ledger import records
 from proxy.ledger.citations import Found, Index, Read, Resolved, Resolver
 from proxy.ledger.questions import Habits, Stretch, opening_after, stretches
-from proxy.ledger.records import Attachment, Cited, Declaration, PicturePlace, Place, Record
+from proxy.ledger.records import Attachment, Cited, Declaration, Identity, PicturePlace, Place, Record, Writing
 from proxy.ledger.transcript import ReplyStep, Return, Transcript, reply_digest, without_thinking
 from proxy.wire.chat_reply import ANSWERED, finished_normally
 from proxy.wire.messages import Call, Message, Reply
@@ -48,19 +48,21 @@ def settle(
     question.read_stretches(reply)
     kept = {*(previous.kept if previous else ()), *question.kept}
     replaced = {*(previous.replaced if previous else ()), *question.replaced} - kept
+    fresh = question.cited_here()
     return Record(
         version=records.VERSION,
         ordinal=question.ordinal,
         reply=reply_digest(reply.text, reply.calls),
         shown=transcript.shown,
         declaration=question.declaration,
-        cited=question.citations(),
+        cited=question.citations(fresh),
         replaced=tuple(sorted(replaced)),
         kept=tuple(sorted(kept)),
         attachments=(*(previous.attachments if previous else ()), *question.attachments()),
         inline=any(table.cites_inline for table in tables),
         question_id=question_id,
         before=records.digest(previous) if previous else None,
+        writings=(*(previous.writings if previous else ()), question.writing(fresh)),
     )
 
 
@@ -78,7 +80,8 @@ def cited_without_record(
 
 @dataclass(slots=True)
 class _Cite:
-    """What one reply cited. `written` stands where ids are expected; `perhaps` counts only where it is exactly one.
+    """What one reply cited. `written` stands where ids are expected; `perhaps` counts only where it is exactly one;
+    `sources` are what annotations name, each in several ways.
 
     `declares` is whether it says what grounds the answer, `nothing` that it says "nothing"; `clear` is False where
     nobody can tell what was cited.
@@ -87,6 +90,7 @@ class _Cite:
     reply: int
     written: tuple[str, ...] = ()
     perhaps: tuple[str, ...] = ()
+    sources: tuple[tuple[str, ...], ...] = ()
     inline: bool = False
     declares: bool = True
     nothing: bool = False
@@ -193,16 +197,18 @@ class _Question:
 
     def _resolved(self, cite: _Cite, resolver: Resolver) -> list[Resolved]:
         if not cite.inline:
-            exact = [one for text in cite.perhaps if (one := resolver.exact(text.strip(), cite.reply)) is not None]
+            exact = [one for text in cite.perhaps if (one := resolver.exact([text.strip()], cite.reply)) is not None]
             return [one for text in cite.written for one in resolver.resolve(text, cite.reply)] + exact
         found: list[Resolved] = []
         for inner in (*cite.written, *cite.perhaps):
-            named = [one for option in citing.ids_in(inner) if (one := resolver.exact(option, cite.reply)) is not None]
+            named = [
+                one for option in citing.ids_in(inner) if (one := resolver.exact([option], cite.reply)) is not None
+            ]
             if not named and inner in cite.written and not any(map(str.isspace, inner)):
                 standing = resolver.standing(inner)
                 named = [standing] if standing is not None else []
             found += named
-        return found
+        return found + [one for names in cite.sources for one in resolver.annotated(names, cite.reply)]
 
     def _cites(self, way: str, tables: list[Table], part: Stretch, final: Reply | None) -> list[_Cite]:
         """What the stretch cited, in order: calls of the cite tool, or brackets in what the assistant said."""
@@ -215,21 +221,22 @@ class _Question:
                 found += [cite for call in calls if (cite := self._cite_call(tables, index, step, call)) is not None]
             # An answered stretch without a record may have cited in any assistant text, whatever its tables say.
             if inline or part.answered:
-                found += self._inline_cites(index, step.text, declares=not step.calls)
+                cites = tuple(names for message in step.messages for names in message.cites)
+                found += self._inline_cites(index, step.text, cites, declares=not step.calls)
         if final is not None:
             if inline:
-                found += self._inline_cites(part.end_reply, final.text, declares=True)
+                found += self._inline_cites(part.end_reply, final.text, final.cites, declares=True)
             for call in final.calls:  # beside an output tool's call; its return is still to come
                 if call.name == way and (said := citing.written(call.arguments)).ids:
                     found.append(_Cite(part.end_reply, said.ids, said.perhaps))
         return found
 
-    def _inline_cites(self, index: int, text: str, declares: bool) -> list[_Cite]:
-        """What stands in brackets in a text. Words beside a tool call are no answer yet, and declare nothing."""
+    def _inline_cites(self, index: int, text: str, sources: tuple[tuple[str, ...], ...], declares: bool) -> list[_Cite]:
+        """What stands in brackets in a text, or is annotated. Words beside a tool call are no answer yet, and declare
+        nothing."""
         brackets, links = citing.bracketed(without_thinking(text))
-        if not brackets and not links:
-            return []
-        return [_Cite(index, tuple(brackets), tuple(links), inline=True, declares=declares)]
+        said = bool(brackets or links or sources)
+        return [_Cite(index, tuple(brackets), tuple(links), sources, inline=True, declares=declares)] if said else []
 
     def _cite_call(self, tables: list[Table], index: int, step: ReplyStep, call: Call) -> _Cite | None:
         said = citing.written(call.arguments)
@@ -269,15 +276,10 @@ class _Question:
 
     # What was cited, merged with what had been cited before.
 
-    def citations(self) -> tuple[Cited, ...]:
-        merged = {entry.identity: entry for entry in self.previous.cited} if self.previous else {}
-        fresh: dict[tuple[str, str | None, str, bytes], list[tuple[Table, Found]]] = {}
+    def cited_here(self) -> dict[Identity, Cited]:
+        """What this question cited and its returns, or earlier ones, show."""
+        fresh: dict[Identity, list[tuple[Table, Found]]] = {}
         for table, meaning in self._cited:
-            if not meaning.found:
-                # Named again without being retrieved again: it moves to this question's group, its content stays.
-                for identity, entry in list(merged.items()):
-                    if entry.table == table.name and entry.id == meaning.id:
-                        merged[identity] = msgspec.structs.replace(entry, group=self.ordinal)
             for found in meaning.found:
                 chunk = found.chunk
                 local = table.is_local(meaning.id)
@@ -290,8 +292,18 @@ class _Question:
                 places = fresh.setdefault(identity, [])
                 if all(known.place != found.place for _, known in places):
                     places.append((table, found))
-        for identity, found_here in fresh.items():
-            entry = self._entry(identity, found_here)
+        return {identity: self._entry(identity, found_here) for identity, found_here in fresh.items()}
+
+    def citations(self, fresh: dict[Identity, Cited]) -> tuple[Cited, ...]:
+        """Everything cited so far, each chunk with its newest content and in its newest group."""
+        merged = {entry.identity: entry for entry in self.previous.cited} if self.previous else {}
+        for table, meaning in self._cited:
+            if not meaning.found:
+                # Named again without being retrieved again: it moves to this question's group, its content stays.
+                for identity, entry in list(merged.items()):
+                    if entry.table == table.name and entry.id == meaning.id:
+                        merged[identity] = msgspec.structs.replace(entry, group=self.ordinal)
+        for identity, entry in fresh.items():
             known = merged.get(identity)
             if known is not None:
                 entry = msgspec.structs.replace(
@@ -302,7 +314,61 @@ class _Question:
             merged[identity] = entry
         return tuple(merged.values())
 
-    def _entry(self, identity: tuple[str, str | None, str, bytes], found: list[tuple[Table, Found]]) -> Cited:
+    def writing(self, fresh: dict[Identity, Cited]) -> Writing:
+        """What layout `append` writes for this question: content that was not written before, and what stands above."""
+        before = self.previous.writings if self.previous else ()
+        replaced = self.replaced - self.kept
+        own = [read.ret for read in self.reads if read.ret.ordinal in replaced]
+        standing = {content for writing in before for entry in writing.chunks for content in _contents(entry)}
+        drawn = {_drawing(p) for writing in before for e in (*writing.chunks, *writing.again) for p in e.pictures}
+        cited = {**self._named_only(), **fresh, **self._gone_outputs({r for w in before for r in w.replaced})}
+        chunks: list[Cited] = []
+        again: list[Cited] = []
+        for entry in cited.values():
+            places = [p for p, content in zip(entry.places, _contents(entry), strict=True) if content not in standing]
+            entry = msgspec.structs.replace(
+                entry,
+                places=tuple(places),
+                pictures=tuple(place for place in entry.pictures if _drawing(place) not in drawn),
+            )
+            # Nothing is written where there is nothing new to say, and no place of this question's own to say it.
+            if places:
+                chunks.append(entry)
+            elif own or entry.pictures:
+                again.append(entry)
+        collections = {e.collection for writing in before for e in writing.chunks} | {e.collection for e in chunks}
+        return Writing(
+            replaced=tuple(sorted(replaced)),
+            carrier=max(own, key=lambda found: found.message.index).ordinal if own else None,
+            chunks=tuple(chunks),
+            again=tuple(again),
+            collections=len(collections) > 1,
+        )
+
+    def _named_only(self) -> dict[Identity, Cited]:
+        """What this question cited without retrieving it again: as it was cited, without places or pictures."""
+        named = {(table.name, meaning.id) for table, meaning in self._cited if not (meaning.found or meaning.stands_in)}
+        return {
+            entry.identity: msgspec.structs.replace(entry, group=self.ordinal, places=(), pictures=())
+            for entry in (self.previous.cited if self.previous else ())
+            if (entry.table, entry.id) in named
+        }
+
+    def _gone_outputs(self, gone: set[int]) -> dict[Identity, Cited]:
+        """Returns that were replaced already, and in which a cited id stands as text only: retained whole.
+
+        Layout `single` puts such a return back into its place; what `append` wrote must keep its bytes.
+        """
+        outputs: dict[Identity, Cited] = {}
+        for table, meaning in self._cited:
+            for read in meaning.stands_in:
+                if read.ret.ordinal in gone:
+                    output = Found(read, -1)
+                    identity = (table.name, None, meaning.id, content_digest(output))
+                    outputs[identity] = self._entry(identity, [(table, output)])
+        return outputs
+
+    def _entry(self, identity: Identity, found: list[tuple[Table, Found]]) -> Cited:
         table = found[0][0]
         ordered = sorted((item for _, item in found), key=lambda item: item.place)
         if not table.is_local(identity[2]) and all(self._reply_of[f.place[0]] < self.from_reply for f in ordered):
@@ -377,6 +443,20 @@ def content_digest(found: Found) -> bytes:
     """The digest that a place must show when it is read again."""
     chunk = found.chunk
     return chunk.digest if chunk is not None else digest_text(found.read.evidence.text)
+
+
+def _contents(entry: Cited) -> list[tuple[str, str | None, str, bytes]]:
+    """What each place of an entry holds, and as whose. A retained output is one content, whoever is cited out of it."""
+    return [
+        (entry.table, entry.collection, entry.id, place.digest)
+        if place.chunk >= 0
+        else (entry.table, None, "", place.digest)
+        for place in entry.places
+    ]
+
+
+def _drawing(place: PicturePlace) -> tuple[bytes, str | None]:
+    return place.digest, place.reference
 
 
 def _distinct(found: list[Found]) -> list[Found]:

@@ -54,7 +54,7 @@ class RecordStore:
         retention_days: int | None,
         cache_bytes: int = 64 << 20,
         queue_bytes: int = 64 << 20,
-        close_grace: float = 5.0,
+        close_grace: float = 20.0,
         pace: Pace | None = None,
     ) -> None:
         self._place = Place.of(uri, data_dir)

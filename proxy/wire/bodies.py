@@ -19,7 +19,7 @@ Item = TypeVar("Item", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class CutBody(Generic[Item]):
-    """`items` is None where the member is a string instead of an array; `beside` has the other wanted members."""
+    """`items` is None where the member is a string (`text`) or not there; `beside` has the other wanted members."""
 
     items: list[tuple[Span, Item]] | None
     text: Span | None
@@ -29,11 +29,15 @@ class CutBody(Generic[Item]):
 class Cutter(Generic[Item]):
     """Cuts bodies whose conversation is the array `name`; `top` is a struct of it and what is wanted beside it.
 
-    The array's field in `top` must be `list[msgspec.Raw]`, or that or a string; every other one `Any`.
+    The array's field in `top` must be `list[msgspec.Raw]`, or that or a string; every other one `Any`. `instead` are
+    members of which one must be there where the array is not; without any, it must be there.
     """
 
-    def __init__(self, name: str, top: type[msgspec.Struct], item: type[Item]) -> None:
+    def __init__(
+        self, name: str, top: type[msgspec.Struct], item: type[Item], instead: frozenset[str] = frozenset()
+    ) -> None:
         self._name = name
+        self._instead = instead
         self._top = msgspec.json.Decoder(top)
         self._item = msgspec.json.Decoder(item)
         self._item_type = item
@@ -102,8 +106,10 @@ class Cutter(Generic[Item]):
         except StopIteration as done:
             if not spans.is_blank(text, done.value):
                 raise NotJson("expected nothing after the JSON object") from None
-        if at is None:
-            raise NotJson(f'expected a JSON object with "{self._name}"')
+        if at is None or text.startswith("null", at):
+            if all(beside.get(name) is None for name in self._instead):
+                raise NotJson(f'expected a JSON object with "{self._name}"')
+            return CutBody(None, None, beside)
         if text.startswith('"', at):
             return CutBody(None, Span(at, spans.value_end(text, at)), beside)
         items = []

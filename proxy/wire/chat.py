@@ -52,7 +52,8 @@ class _Fields(msgspec.Struct):
     function_call: Any = None
 
 
-_cutter = Cutter("messages", _Body, _Fields)
+MEMBER = "messages"
+_cutter = Cutter(MEMBER, _Body, _Fields)
 
 
 def cut(body: bytes) -> Request:
@@ -119,10 +120,10 @@ def picture_parts(request: Request, message: Message) -> list[bytes]:
 
 
 def replace_content(
-    request: Request, message: Message, text: str, pictures: Sequence[LabelledPicture], beside: Beside = ALONE
+    request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str], beside: Beside = ALONE
 ) -> Splice:
-    """Put a text, and pictures after it, in place of a tool message's content; its other fields stay as they are."""
-    return parts.replace(request, message, "content", text, pictures, "text", beside)
+    """Put a text, and what is added after it, in place of a tool message's content; its other fields stay."""
+    return parts.replace(request, message, "content", text, added, "text", beside)
 
 
 def remove_parts(request: Request, message: Message, gone: Collection[int]) -> list[Splice]:

@@ -63,7 +63,9 @@ class Message:
     """One message of a transcript and where it stands in the body.
 
     `parts` are its contents in order; `plain` says that the content was one string (or nothing) rather than a list of
-    parts. `calls` are the tool calls of an assistant message, `call_id` the call that a tool message answers.
+    parts. `calls` are the tool calls of an assistant message, `call_id` the call that a tool message answers. `cites`
+    are the citations that annotate an assistant message's text, each with the names that its source may go by.
+    `only_text` says that a tool message can hold nothing else, whatever is put in its place.
     """
 
     index: int
@@ -73,6 +75,8 @@ class Message:
     plain: bool = True
     calls: tuple[Call, ...] = ()
     call_id: str | None = None
+    cites: tuple[tuple[str, ...], ...] = ()
+    only_text: bool = False
 
     def text(self) -> str:
         """All its text parts, joined with nothing between (so a string and its split parts are equal)."""
@@ -95,15 +99,25 @@ class Request:
     history: str | None = None
     """The id under which the provider keeps the history (a response's or a conversation's), where it does."""
     in_conversation: bool = False
+    stored: bool = False
+    """Whether the provider keeps the reply, so that a later request may name it instead of carrying its history."""
+    in_background: bool = False
+    """Whether the reply is only a promise of one, to be fetched later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What one choice of a reply said: its text, its tool calls, and how it finished (None: it did not)."""
+    """What one choice of a reply said: its text, its tool calls, and how it finished (None: it did not).
+
+    `cites` are the citations that annotate its text, as in `Message`. `ran` is what the provider did by itself before
+    it said so, with its own tools and their returns, as messages that a later request may carry.
+    """
 
     text: str
     calls: tuple[Call, ...] = ()
     finish: str | None = None
+    cites: tuple[tuple[str, ...], ...] = ()
+    ran: tuple[Message, ...] = ()
 
 
 class ReplyReader(Protocol):
@@ -121,8 +135,8 @@ class ReplyReader(Protocol):
     def replies(self) -> list[Reply]:
         """The choices that ended."""
 
-    def continued_by(self) -> str | None:
-        """The id under which the provider keeps this reply with its history, where a later request may name it."""
+    def continued_by(self) -> tuple[str, ...]:
+        """The ids under which the provider keeps this reply with its history, where a later request may name it."""
 
 
 class LabelledPicture(NamedTuple):
@@ -145,7 +159,12 @@ ALONE = Beside()
 
 
 class Api(Protocol):
-    """One API's shape: what a module of this room does for it. The rooms below call these, and know no JSON key."""
+    """One API's shape: what a module of this room does for it. The rooms below call these, and know no JSON key.
+
+    `MEMBER` is the name of the member that holds the conversation, to tell a client where to look.
+    """
+
+    MEMBER: str
 
     def cut(self, body: bytes) -> Request:
         """Cut a request body into its messages. Raises NotJson when it is not a body of this API."""
@@ -161,12 +180,12 @@ class Api(Protocol):
         request: Request,
         message: Message,
         text: str,
-        pictures: Sequence[LabelledPicture],
+        added: Sequence[LabelledPicture | str],
         beside: Beside = ALONE,
     ) -> Splice:
-        """Put a text, and pictures after it, in place of what a return holds but for what stays beside it.
+        """Put a text, and pictures (with texts between them) after it, in place of what a return holds.
 
-        Its other fields stay as they are.
+        What is `beside` them stays, and its other fields stay as they are.
         """
 
     def remove_parts(self, request: Request, message: Message, gone: Collection[int]) -> list[Splice]:

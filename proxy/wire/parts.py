@@ -66,14 +66,13 @@ def replace(
     message: Message,
     member: str,
     text: str,
-    added: Sequence[LabelledPicture],
+    added: Sequence[LabelledPicture | str],
     kind: str,
     beside: Beside = ALONE,
 ) -> Splice:
-    """Put a text, and pictures after it, in place of what stands under `member`; `kind` is a text part's type.
+    """Put a text, and pictures (with texts between them) after it, in place of what stands under `member`.
 
-    What stays beside them is put before and after: a message's own parts as the bytes that they are.
-
+    `kind` is a text part's type. A cache hint stays with the message that carried it: a picture brings none along.
     The content stays a string where it was one, unless pictures go with it. Raises ValueError where there is none.
     """
     span = spans.member_span(request.body, message.span, member)
@@ -81,11 +80,13 @@ def replace(
         raise ValueError(f'message {message.index} has no "{member}" to replace')
     if message.plain and not added:
         return Splice(span.start, span.end, json_text(text))
-    # A picture that is sent again, or a part that stays, brings its own hint along; two would count as two.
+    # Providers refuse more than a few hints: what the picture's own message keeps must not stand here, too.
+    bare = [one if isinstance(one, str) else LabelledPicture(one.label, _without_hint(one.part)) for one in added]
     before, after = (list(_standing(request, message, span, side, kind)) for side in (beside.before, beside.after))
-    brought = any(b'"cache_control"' in part for part in (*before, *after, *(picture.part for picture in added)))
-    hint = None if brought else _cache_hint(request, span, message)
-    parts = [*before, _text(text, kind, hint), *labelled(added, kind), *after]
+    # A part that stays keeps its own.
+    kept = any(b'"cache_control"' in part for part in (*before, *after))
+    hint = None if kept else _cache_hint(request, span, message)
+    parts = [*before, _text(text, kind, hint), *labelled(bare, kind), *after]
     return Splice(span.start, span.end, b"[" + b",".join(parts) + b"]")
 
 
@@ -122,14 +123,28 @@ def user_message(after: Message, added: Sequence[LabelledPicture], kind: str) ->
     return Splice(at, at, b',{"role":"user","content":[' + b",".join(labelled(added, kind)) + b"]}")
 
 
-def labelled(added: Sequence[LabelledPicture], kind: str) -> list[bytes]:
-    """Each picture's part after the text part of its label."""
-    return [part for picture in added for part in (_text(picture.label, kind), picture.part)]
+def labelled(added: Sequence[LabelledPicture | str], kind: str) -> list[bytes]:
+    """Each picture's part after the text part of its label; texts as parts of their own."""
+    return [
+        part
+        for one in added
+        for part in ([_text(one, kind)] if isinstance(one, str) else [_text(one.label, kind), one.part])
+    ]
 
 
 def _text(text: str, kind: str, cache_hint: bytes | None = None) -> bytes:
     hint = b',"cache_control":' + cache_hint if cache_hint is not None else b""
     return b'{"type":"' + kind.encode() + b'","text":' + json_text(text) + hint + b"}"
+
+
+def _without_hint(part: bytes) -> bytes:
+    """A part's bytes without its `cache_control`."""
+    hint = spans.member_span(part, Span(0, len(part)), "cache_control") if b'"cache_control"' in part else None
+    key = part.rfind(b'"cache_control"', 0, hint.start) if hint is not None else -1
+    if hint is None or key < 0:
+        return part
+    before, after = part[:key].rstrip(), part[hint.end :].lstrip()
+    return before[:-1] + after if before.endswith(b",") else before + after.removeprefix(b",").lstrip()
 
 
 def _cache_hint(request: Request, content: Span, message: Message) -> bytes | None:

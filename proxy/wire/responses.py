@@ -1,8 +1,7 @@
-"""The shape of the Responses API: requests cut into messages. Source: OpenAI's API reference, "Responses".
+"""The shape of the Responses API: requests cut into messages, replies read. Source: OpenAI's reference, "Responses".
 
-An item becomes a message of who speaks in it: calls and assistant messages are the assistant's, their outputs a
-tool's. What this version does not know, and what belongs to the provider alone (reasoning, its built-in tools), is
-passed over: it stays where it is, and separates nothing.
+Bytes are only pointed at; what is decoded is what the rooms below need to know. What each item means stands in
+`responses_items`.
 """
 
 from __future__ import annotations
@@ -14,112 +13,65 @@ from typing import Any, cast
 
 import msgspec
 
-from proxy.wire import parts
-from proxy.wire.bodies import Cutter
-from proxy.wire.messages import (
-    ALONE,
-    Api,
-    Beside,
-    Call,
-    LabelledPicture,
-    Message,
-    Request,
-    Role,
-    Span,
-    Splice,
-    Text,
-)
-from proxy.wire.responses_reply import CLIENT_CALLS, ResponsesReplyReader
-
-_ROLES = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
-_OUTPUTS = frozenset({f"{call}_output" for call in CLIENT_CALLS} | {"mcp_approval_response"})
+from proxy.wire import parts, responses_items, spans
+from proxy.wire.bodies import Cutter, json_text
+from proxy.wire.messages import ALONE, Api, Beside, LabelledPicture, Message, NotJson, Request, Role, Splice, Text
+from proxy.wire.responses_items import named
+from proxy.wire.responses_reply import ResponsesReplyReader
 
 
 class _Body(msgspec.Struct):
     input: list[msgspec.Raw] | str
     previous_response_id: Any = None
     conversation: Any = None
+    prompt: Any = None
+    store: Any = None
+    background: Any = None
 
 
-class _Fields(msgspec.Struct):
-    type: Any = None
-    role: Any = None
-    content: Any = None
-    output: Any = None
-    call_id: Any = None
-    id: Any = None
-    name: Any = None
-    arguments: Any = None
-    input: Any = None
-    results: Any = None
-    queries: Any = None
-
-
-_cutter = Cutter("input", _Body, _Fields)
+MEMBER = "input"
+# A stored prompt, or a history on the provider's side, may be all that a request says.
+_cutter = Cutter(
+    MEMBER, _Body, responses_items.Fields, instead=frozenset({"prompt", "previous_response_id", "conversation"})
+)
 
 
 def cut(body: bytes) -> Request:
     """Cut a request body into its items. Raises NotJson when it is not a response's body."""
     found = _cutter.cut(body)
-    previous = _named(found.beside["previous_response_id"])
     conversation = found.beside["conversation"]
-    named = _named(conversation.get("id") if isinstance(conversation, dict) else conversation)
-    messages: tuple[Message, ...]
-    if found.items is None:
-        assert found.text is not None
-        text = json.loads(body[found.text.start : found.text.end])
-        messages = (Message(index=0, role=Role.USER, span=found.text, parts=(Text(text),)),)
-    else:
-        messages = tuple(_message(index, span, fields) for index, (span, fields) in enumerate(found.items))
+    kept_in = named(conversation.get("id") if isinstance(conversation, dict) else conversation)
+    messages: list[Message] = []
+    if found.text is not None:
+        messages.append(Message(index=0, role=Role.USER, span=found.text, parts=(Text(_string(body, found.text)),)))
+    for span, fields in found.items or ():
+        messages += responses_items.read(len(messages), span, fields)
     return Request(
         api=cast(Api, sys.modules[__name__]),
         body=body,
-        messages=messages,
-        history=named or previous,
-        in_conversation=named is not None,
+        messages=tuple(messages),
+        history=kept_in or named(found.beside["previous_response_id"]),
+        in_conversation=kept_in is not None,
+        stored=found.beside["store"] is not False,
+        in_background=found.beside["background"] is True,
     )
 
 
-def _named(value: object) -> str | None:
-    """An id, or None: explicit null means absent."""
-    return value if isinstance(value, str) and value else None
+def _string(body: bytes, span: tuple[int, int]) -> str:
+    try:
+        return cast(str, json.loads(body[span[0] : span[1]]))
+    except ValueError as error:
+        raise NotJson("expected JSON in UTF-8") from error
 
 
 def reader(request: Request) -> ResponsesReplyReader:
     """A reader for the reply to this request."""
-    return ResponsesReplyReader(request.history if request.in_conversation else None)
-
-
-def _message(index: int, span: Span, fields: _Fields) -> Message:
-    kind = fields.type if isinstance(fields.type, str) else None
-    if kind in (None, "message"):
-        role = _ROLES.get(fields.role, Role.OTHER) if isinstance(fields.role, str) else Role.OTHER
-        content, plain = parts.read(fields.content)
-        return Message(index=index, role=role, span=span, parts=content, plain=plain)
-    if kind in CLIENT_CALLS:
-        return Message(index=index, role=Role.ASSISTANT, span=span, calls=(_call(kind, fields),))
-    if kind in _OUTPUTS:
-        content, plain = parts.read(fields.output)
-        return Message(
-            index=index, role=Role.TOOL, span=span, parts=content, plain=plain, call_id=_named(fields.call_id)
-        )
-    if kind == "item_reference":
-        # What it stands for is on the provider's side; by its id, reasoning or something that the assistant said.
-        reasoning = isinstance(fields.id, str) and fields.id.startswith("rs_")
-        return Message(index=index, role=Role.OTHER if reasoning else Role.ASSISTANT, span=span)
-    return Message(index=index, role=Role.OTHER, span=span)
-
-
-def _call(kind: str, fields: _Fields) -> Call:
-    written = fields.arguments if fields.arguments is not None else fields.input
-    return Call(
-        id=_named(fields.call_id) or _named(fields.id),
-        name=fields.name if isinstance(fields.name, str) else kind,
-        arguments=written if isinstance(written, str) else json.dumps(written if written is not None else {}),
-    )
+    return ResponsesReplyReader(request.history if request.in_conversation else None, request.stored)
 
 
 def _member(message: Message) -> str:
+    if message.only_text:
+        return "results"
     return "output" if message.role is Role.TOOL else "content"
 
 
@@ -132,14 +84,24 @@ def picture_parts(request: Request, message: Message) -> list[bytes]:
 
 
 def replace_content(
-    request: Request, message: Message, text: str, pictures: Sequence[LabelledPicture], beside: Beside = ALONE
+    request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str], beside: Beside = ALONE
 ) -> Splice:
-    """Put a text, and pictures after it, in place of a call's output; the item's other fields stay as they are."""
-    return parts.replace(request, message, _member(message), text, pictures, "input_text", beside)
+    """Put a text, and what is added after it, in place of a call's output; the item's other fields stay as they are.
+
+    In a file search the text becomes its only result, which can hold no picture. Raises ValueError where there is
+    nothing to replace.
+    """
+    if not message.only_text:
+        return parts.replace(request, message, _member(message), text, added, "input_text", beside)
+    span = spans.member_span(request.body, message.span, _member(message))
+    if span is None or any(isinstance(one, LabelledPicture) for one in added):
+        raise ValueError(f"message {message.index} cannot hold {'pictures' if added else 'results'}")
+    whole = "\n\n".join([text, *(one for one in added if isinstance(one, str))])
+    return Splice(span.start, span.end, b'[{"text":' + json_text(whole) + b"}]")
 
 
 def remove_parts(request: Request, message: Message, gone: Collection[int]) -> list[Splice]:
-    """Take parts (by index) out of a message with other ones, which stay as they are."""
+    """Take parts (by index) out of an item with other ones, which stay as they are."""
     return parts.remove_some(request, message, _member(message), gone)
 
 

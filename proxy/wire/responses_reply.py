@@ -1,43 +1,37 @@
-"""Read a response, streamed or whole, for what it says about the question. Source: OpenAI's API reference, "Responses".
+"""Read a response, streamed or whole, for what it says about the question. Source: OpenAI's reference, "Responses".
 
-A stream's last event carries the whole response, so its deltas need not be put together.
+A stream's last event carries the whole response, so its deltas need not be put together. Some servers leave the
+items out of that event; then those of the events before it count.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
-from proxy.wire.messages import Call, Reply
+from proxy.wire import responses_items
+from proxy.wire.messages import Call, Message, Reply, Role, Span
+from proxy.wire.responses_items import Fields, named
 from proxy.wire.side_reader import SideReader, read_json
 
-#: Calls that the client runs, and answers with an item of this name plus "_output".
-CLIENT_CALLS = frozenset(
-    {
-        "function_call",
-        "custom_tool_call",
-        "computer_call",
-        "local_shell_call",
-        "shell_call",
-        "apply_patch_call",
-        "mcp_approval_request",
-    }
-)
+_COMPLETED = b'"response.completed"'
+_ITEM_DONE = b'"response.output_item.done"'
 
 
 class ResponsesReplyReader(SideReader):
-    """Reads a response. `conversation` is the id of the conversation that the request named, if it named one."""
+    """Reads a response. `conversation` is the id of the conversation that the request named, if it named one; `stored`
+    says whether the provider keeps what it replies."""
 
-    def __init__(self, conversation: str | None = None) -> None:
+    def __init__(self, conversation: str | None = None, stored: bool = True) -> None:
         super().__init__()
         self._reply: Reply | None = None
         self._id: str | None = None
         self._conversation = conversation
+        self._stored = stored
+        self._items: list[Any] = []
 
-    def continued_by(self) -> str | None:
-        """The conversation's id, or else the response's own."""
-        return self._conversation or self._id
+    def continued_by(self) -> tuple[str, ...]:
+        """The response's own id, and the conversation's where it belongs to one."""
+        return tuple(name for name in (self._id, self._conversation) if name is not None) if self._stored else ()
 
     def _ended(self, over: bool) -> bool:
         return self._reply is not None
@@ -49,35 +43,54 @@ class ResponsesReplyReader(SideReader):
         self._response(value)
 
     def _event(self, data: bytes) -> None:
-        # Every event says what it is near its start; only the last one is worth parsing.
-        if b'"response.completed"' in data[:256] or b'"response.completed"' in data[-256:]:
+        # Every event names its type near its start or its end; most say nothing that the last one does not say again.
+        ends = data[:256] + data[-256:]
+        if _COMPLETED in ends:
             event = read_json(data)
             if event.get("type") == "response.completed":
                 self._response(event.get("response") or {})
+        elif _ITEM_DONE in ends:
+            event = read_json(data)
+            if event.get("type") == "response.output_item.done":
+                self._hold(len(data))
+                self._items.append(event.get("item"))
 
     def _response(self, response: Any) -> None:
         if response.get("status", "completed") != "completed" or response.get("error"):
             return
-        texts: list[str] = []
-        calls: list[Call] = []
-        for item in response.get("output") or []:
-            kind = item.get("type")
-            if kind == "message":
-                texts += [_text(part) for part in item.get("content") or []]
-            elif isinstance(kind, str) and kind in CLIENT_CALLS:
-                written = item.get("arguments", item.get("input"))
-                calls.append(
-                    Call(
-                        id=item.get("call_id") or item.get("id"),
-                        name=item.get("name") or kind,
-                        arguments=written if isinstance(written, str) else orjson.dumps(written or {}).decode(),
-                    )
-                )
-        identity = response.get("id")
-        self._id = identity if isinstance(identity, str) else None
-        self._reply = Reply(text="".join(texts), calls=tuple(calls), finish="tool_calls" if calls else "stop")
+        items = response.get("output") or self._items
+        self._id = named(response.get("id"))
+        conversation = response.get("conversation")
+        if self._conversation is None and isinstance(conversation, dict):
+            self._conversation = named(conversation.get("id"))
+        self._reply = _reply([item for item in items if isinstance(item, dict)])
+        self._items = []
 
 
-def _text(part: Any) -> str:
-    text = part.get("text") if part.get("type") == "output_text" else None
-    return text if isinstance(text, str) else ""
+def _reply(items: list[dict[str, Any]]) -> Reply:
+    """What the items of a response say: everything up to the last return in it was the provider's own doing."""
+    messages: list[Message] = []
+    said: list[bool] = []  # beside each message: whether it is an answer, or part of one
+    for item in items:
+        fields = Fields(**{name: item[name] for name in Fields.__struct_fields__ if name in item})
+        read = responses_items.read(len(messages), Span(0, 0), fields)
+        messages += read
+        said += [item.get("type") == "message" and item.get("phase") != "commentary"] * len(read)
+    answered = {message.call_id for message in messages if message.role is Role.TOOL}
+    still_open = tuple(call for message in messages for call in message.calls if call.id not in answered)
+    ran = max((message.index + 1 for message in messages if message.role is Role.TOOL), default=0)
+    last = messages[ran:]
+    return Reply(
+        text="".join(message.text() for message in last if message.role is Role.ASSISTANT),
+        calls=still_open,
+        finish=_finish(still_open, any(said[ran:])),
+        cites=tuple(dict.fromkeys(names for message in last for names in message.cites)),
+        ran=tuple(messages[:ran]),
+    )
+
+
+def _finish(calls: tuple[Call, ...], answered: bool) -> str | None:
+    """A response may complete without an answer: a call stands open, or it only thought, or told what it will do."""
+    if calls:
+        return "tool_calls"
+    return "stop" if answered else None

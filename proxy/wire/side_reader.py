@@ -82,9 +82,9 @@ class SideReader(ABC):
         """The choices that ended; none where the reply could not be read or reported an error."""
         return [] if self._broken else self._said()
 
-    def continued_by(self) -> str | None:
-        """The id under which the provider keeps this reply with its history; None where it does not."""
-        return None
+    def continued_by(self) -> tuple[str, ...]:
+        """The ids under which the provider keeps this reply with its history; none where it does not."""
+        return ()
 
     def _hold(self, size: int) -> None:
         """Count what is kept of a reply. Raises ValueError past the bound."""

@@ -100,6 +100,13 @@ class Client:
     async def reply(self, bodiless: bool = False) -> Seen:
         return await self.rest(await self.head(), bodiless)
 
+    async def exactly(self, size: int) -> bytes:
+        """The next bytes, whatever they are. Raises `Torn` if there are not that many."""
+        try:
+            return await self._reader.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError) as torn:
+            raise Torn from torn
+
     async def ended(self) -> bool:
         """Wait for the other side to end the connection; True if nothing more came."""
         try:

@@ -1,0 +1,115 @@
+"""What both layouts share: which returns and picture messages are replaced, and the splices that replace them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from proxy.compaction import capsule, places, wording
+from proxy.compaction.capsule import Capsule, PictureAgain
+from proxy.evidence.tables import Tables
+from proxy.ledger.records import PicturePlace, Record
+from proxy.ledger.transcript import Return, Transcript
+from proxy.wire.messages import LabelledPicture, Splice
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """What a rewrite does: its splices, and the figures that the reply header reports."""
+
+    splices: list[Splice] = field(default_factory=list)
+    capsule: int = 0
+    receipts: int = 0
+    kept: int = 0
+    missing: bool = False
+
+
+class Replaced:
+    """The returns that go, and the messages of nothing but their pictures, which go with them.
+
+    `decodes` says whether a picture (by its URL) can be sent again.
+    """
+
+    def __init__(
+        self,
+        transcript: Transcript,
+        record: Record,
+        ordinals: Iterable[int],
+        tables: Tables,
+        decodes: Callable[[str], bool],
+    ) -> None:
+        known = sorted({ordinal for ordinal in ordinals if ordinal < len(transcript.returns)})
+        self.returns = [transcript.returns[ordinal] for ordinal in known]
+        self._tables = tables
+        self._transcript = transcript
+        self._decodes = decodes
+        self._gone = frozenset(known)
+        self._users = {
+            a.user: places.parts_that_go(transcript, a, tables)
+            for a in record.attachments
+            if self._gone.issuperset(a.returns)
+        }
+        self._parts: dict[int, list[bytes]] = {}  # by message: each is walked once
+
+    def was_removed(self, place: PicturePlace) -> bool:
+        """Whether a picture that can be sent again stood there, and goes."""
+        if place.in_user:
+            user, going = self._transcript.users[place.ordinal], self._users.get(place.ordinal, set())
+            message = user if places.picture_goes(user, place.nth, going) else None
+        else:
+            message = self._transcript.returns[place.ordinal].message if place.ordinal in self._gone else None
+        url = capsule.picture_at(message, place) if message is not None else None
+        return url is not None and self._decodes(url)
+
+    def splices(self, carried: Mapping[int, Sequence[Capsule]]) -> list[Splice]:
+        """A receipt in place of each return, or what it carries (by its ordinal); picture messages go."""
+        splices = [
+            splice
+            for user, going in sorted(self._users.items())
+            for splice in places.remove(self._transcript, self._transcript.users[user], going)
+        ]
+        for found in self.returns:
+            held = carried.get(found.ordinal)
+            if held:
+                splices += self._carry(found, held)
+            else:
+                splices.append(self._put(found, wording.RECEIPT, []))
+        return splices
+
+    def _carry(self, carrier: Return, held: Sequence[Capsule]) -> list[Splice]:
+        """Capsules in the carrier's place, their pictures where this conversation's own pictures were.
+
+        Each is behind the whole of the one before it, so that adding one keeps the bytes of those that were there.
+        """
+        request = self._transcript.request
+        text = held[0].text
+        inside: list[LabelledPicture | str] = []
+        after: list[LabelledPicture] = []
+        for position, one in enumerate(held):
+            if position and inside:
+                inside.append(one.text)
+            elif position:
+                text += "\n\n" + one.text
+            for again in one.pictures:
+                if again.place.in_user or carrier.message.only_text:
+                    after.append(self._labelled(again))
+                else:
+                    inside.append(self._labelled(again))
+        splices = [self._put(carrier, text, inside)]
+        if after:
+            group = next(step for step in self._transcript.replies if any(found is carrier for found in step.returns))
+            last = max((found.message for found in group.returns), key=lambda message: message.index)
+            splices.append(request.api.add_user_message(request, last, after))
+        return splices
+
+    def _put(self, found: Return, text: str, added: Sequence[LabelledPicture | str]) -> Splice:
+        table = places.table_of_return(found, self._tables)
+        return places.replace(self._transcript, found, table, text, added)
+
+    def _labelled(self, again: PictureAgain) -> LabelledPicture:
+        place = again.place
+        transcript = self._transcript
+        message = transcript.users[place.ordinal] if place.in_user else transcript.returns[place.ordinal].message
+        if message.index not in self._parts:
+            self._parts[message.index] = transcript.request.api.picture_parts(transcript.request, message)
+        return LabelledPicture(again.label, self._parts[message.index][place.nth])

@@ -1,0 +1,150 @@
+"""A connection that changes its protocol (WebSocket): relayed as bytes in both directions, and not looked at.
+
+The provider decides. If it does not change the protocol, what it answers instead is relayed, and the connection ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import ssl
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from proxy.gateway import headers
+from proxy.gateway.upstream import Destination, Unreachable
+
+_CONNECT_SECONDS = 15.0
+_HEAD_BYTES = 1 << 18
+_PIECE = 1 << 16
+_MOST_WAITING = 1 << 20
+
+
+def wanted(method: str, lines: headers.Headers) -> bool:
+    """Whether a request asks for WebSocket. Source: RFC 6455, 4.1."""
+    options = b",".join(headers.values(lines, b"connection")).lower()
+    upgrade = b",".join(headers.values(lines, b"upgrade")).lower()
+    return method == "GET" and b"upgrade" in options and b"websocket" in upgrade
+
+
+class _FromClient:
+    """What the client sends after its request: aiohttp's connection feeds it here instead of parsing it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
+        self._waiting = 0
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        if data:
+            self._pieces.put_nowait(bytes(data))
+            self._waiting += len(data)
+            if self._waiting > _MOST_WAITING:
+                self._transport.pause_reading()
+        return False, b""
+
+    def feed_eof(self) -> None:
+        self._pieces.put_nowait(b"")
+
+    async def read(self) -> bytes:
+        piece = await self._pieces.get()
+        self._waiting -= len(piece)
+        if self._waiting <= _MOST_WAITING and not self._transport.is_closing():
+            self._transport.resume_reading()
+        return piece
+
+
+class Tunnel:
+    """One such connection. `status` is the provider's, `sent` and `received` count bytes after the heads."""
+
+    def __init__(self, destination: Destination, request: web.BaseRequest) -> None:
+        self._destination = destination
+        self._request = request
+        self.status = 0
+        self.sent = 0
+        self.received = 0
+
+    async def run(self, target: bytes, lines: Iterable[tuple[bytes, bytes]], evidence: bytes | None) -> None:
+        """Ask the provider for the change and relay until either side ends.
+
+        `lines` are the client's without those of this hop; `evidence` is the value of our own reply header. Raises
+        `Unreachable` where there is no reply.
+        """
+        reader, writer = await self._connect()
+        try:
+            writer.write(self._head(target, lines))
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
+                raise Unreachable(self._destination.origin, "it closed the connection without a reply") from None
+            transport = self._request.transport
+            if transport is None or transport.is_closing():
+                raise ConnectionResetError("the client has gone")
+            assert isinstance(transport, asyncio.Transport)
+            self.status = _status(head)
+            if evidence is not None:
+                head = head[:-2] + headers.EVIDENCE_PROXY + b": " + evidence + b"\r\n\r\n"
+            client = _FromClient(transport)
+            self._request.protocol.set_parser(client)  # type: ignore[arg-type]
+            transport.write(head)
+            up = asyncio.create_task(self._up(client, writer))
+            down = asyncio.create_task(self._down(reader, transport, None if self.status == 101 else head))
+            try:
+                await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (up, down):
+                    task.cancel()
+                await asyncio.gather(up, down, return_exceptions=True)
+        finally:
+            writer.close()
+            with contextlib.suppress(Exception):
+                await writer.wait_closed()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        where = self._destination.origin
+        parts = urlsplit(where)
+        secure = ssl.create_default_context() if parts.scheme == "https" else None
+        port = parts.port or (443 if secure else 80)
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                return await asyncio.open_connection(parts.hostname, port, ssl=secure, limit=_HEAD_BYTES)
+        except TimeoutError:
+            raise Unreachable(where, f"got no connection within {_CONNECT_SECONDS:.0f} seconds") from None
+        except OSError:
+            raise Unreachable(where, "could not connect") from None
+
+    def _head(self, target: bytes, lines: Iterable[tuple[bytes, bytes]]) -> bytes:
+        head = [b"GET %b HTTP/1.1" % target, b"Host: " + self._destination.host]
+        head += [b"%b: %b" % line for line in lines]
+        head += [b"Connection: Upgrade", b"Upgrade: websocket"]
+        return b"\r\n".join(head) + b"\r\n\r\n"
+
+    async def _up(self, client: _FromClient, writer: asyncio.StreamWriter) -> None:
+        while piece := await client.read():
+            self.received += len(piece)
+            writer.write(piece)
+            await writer.drain()
+
+    async def _down(self, reader: asyncio.StreamReader, transport: asyncio.Transport, refusal: bytes | None) -> None:
+        """Until the provider ends it; a reply that refuses the change (`refusal` is its head) ends with its body."""
+        left = _length(refusal) if refusal is not None else None
+        while left != 0 and (piece := await reader.read(_PIECE if left is None else min(left, _PIECE))):
+            self.sent += len(piece)
+            transport.write(piece)
+            await self._request.writer.drain()
+            left = left - len(piece) if left is not None else None
+            if left is None and refusal is not None and piece.endswith(b"0\r\n\r\n"):
+                return  # the last chunk
+
+
+def _length(head: bytes) -> int | None:
+    found = re.search(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", head, re.IGNORECASE)
+    return int(found[1]) if found else None
+
+
+def _status(head: bytes) -> int:
+    code = head[:16].split(b" ", 2)[1:2]
+    return int(code[0]) if code and code[0].isdigit() else 0
