@@ -21,6 +21,7 @@ import typer
 from proxy import __version__
 
 if TYPE_CHECKING:
+    from proxy.evidence.tags import Keys
     from proxy.settings import Settings
 
 _REFUSED = 2  # the settings are wrong: starting again will not help
@@ -83,23 +84,32 @@ def serve(
         # The flag is the newer word, whatever the file says of the store.
         settings = settings.model_copy(update={"store": settings.store.model_copy(update={"uri": None})})
     _writable(settings.store.directory)
+    from proxy.store.tag_keys import tag_keys
+
+    try:
+        keys = tag_keys(settings)
+    except SettingsError as refused:
+        _stop(str(refused), _REFUSED)
+    except OSError as failed:
+        _stop(f"the tag keys cannot be kept ({failed.strerror or type(failed).__name__})", _FAILED)
     _keep_large_buffers_on_the_heap()
 
     from proxy.visibility import logs
 
     logs.configure()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        failure = runner.run(_serve(settings))
+        failure = runner.run(_serve(settings, keys))
     if failure is not None:
         _stop(failure, _FAILED)
 
 
-async def _serve(settings: Settings) -> str | None:
+async def _serve(settings: Settings, keys: Keys) -> str | None:
     """Serve until a signal comes. Returns why it could not be done, or None after a clean end."""
     from proxy.gateway.app import Gateway
     from proxy.gateway.conversation import Conversations
+    from proxy.gateway.returns import Returns
     from proxy.settings import upstream_key
-    from proxy.store import open_store
+    from proxy.store import open_contents, open_store
     from proxy.visibility import logs
 
     loop = asyncio.get_running_loop()
@@ -116,14 +126,17 @@ async def _serve(settings: Settings) -> str | None:
         with contextlib.suppress(NotImplementedError):  # Windows has no such handlers
             loop.add_signal_handler(number, stop, number)
 
-    store = open_store(settings)
-    gateway = Gateway(settings, Conversations(settings, store), store, upstream_key(settings))
+    store, contents = open_store(settings), open_contents(settings)
+    returns = Returns(keys, contents)
+    conversations = Conversations(settings, store, keys, returns)
+    gateway = Gateway(settings, conversations, store, upstream_key(settings), returns)
     try:
         host, port = await gateway.start()
     except OSError as failed:
         return _not_listening(settings.server.host, settings.server.port, failed)
     try:
         await store.start()
+        await contents.start()
         logs.event("listening", address=f"http://{_bracketed(host)}:{port}", upstream=gateway.provider)
         await stopped.wait()
         logs.event("stopping")
@@ -132,6 +145,7 @@ async def _serve(settings: Settings) -> str | None:
     finally:
         await gateway.close()
         await store.close()
+        await contents.close()
     return None
 
 

@@ -20,7 +20,15 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
 from annotated_types import Ge, Le
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -167,6 +175,21 @@ class TenantSettings(Section):
         return name.lower() if found and kind == "header" else None
 
 
+class TagsSettings(Section):
+    """With which keys tags are signed. Without `key_env` a key is made and kept in the data directory."""
+
+    key_env: str | None = None
+
+    @field_validator("key_env")
+    @classmethod
+    def _a_variable_name(cls, value: str | None) -> str | None:
+        if value is not None and not _VARIABLE_NAME.fullmatch(value):
+            raise ValueError(
+                "expected the *name* of an environment variable (letters, digits, underscores) that holds the keys"
+            )
+        return value
+
+
 class FieldNames(Section):
     """Under which names `auto` looks for the parts of a chunk, the first that is there wins."""
 
@@ -182,13 +205,14 @@ class FieldNames(Section):
 _BY_FORMAT: dict[str, dict[str, Any]] = {
     "haiku": {"tools": ("search", "execute_code"), "cite": "cite", "undeclared": "receipt"},
     "auto": {"undeclared": "keep"},
+    "tagged": {"tools": (), "cite": "cite", "undeclared": "receipt"},
 }
 
 
 class EvidenceTable(Section):
     """One `[[evidence]]` table: what to recognise as evidence, and how it is cited."""
 
-    format: Literal["haiku", "auto"]
+    format: Literal["haiku", "auto", "tagged"]
     name: str = Field(default="", min_length=1)
     tools: Names = Field(default=(), validate_default=True)
     cite: str | None = None
@@ -209,7 +233,11 @@ class EvidenceTable(Section):
 
     @field_validator("tools")
     @classmethod
-    def _at_least_one(cls, tools: tuple[str, ...]) -> tuple[str, ...]:
+    def _at_least_one(cls, tools: tuple[str, ...], told: ValidationInfo) -> tuple[str, ...]:
+        if told.data.get("format") == "tagged":
+            if tools:
+                raise ValueError("expected none: the tag itself tells what is evidence, whichever tool it comes from")
+            return ()
         if not tools or not all(tools):
             raise ValueError('expected the name of at least one tool whose returns are evidence, like ["search"]')
         return tuple(dict.fromkeys(tools))
@@ -231,6 +259,12 @@ class EvidenceTable(Section):
             raise ValueError('fields is read by format = "auto" only; remove it from this table')
         return self
 
+    @model_validator(mode="after")
+    def _tagged_ids_are_global(self) -> EvidenceTable:
+        if self.format == "tagged" and self.ids == "local":
+            raise ValueError('ids of tagged evidence are "global"; remove it from this table')
+        return self
+
 
 class Settings(BaseSettings):
     """All settings. `Settings()` is the defaults and reads nothing; `load` reads file, environment and flags."""
@@ -243,6 +277,7 @@ class Settings(BaseSettings):
     policy: PolicySettings = PolicySettings()
     store: StoreSettings = StoreSettings()
     tenant: TenantSettings = TenantSettings()
+    tags: TagsSettings = TagsSettings()
     evidence: list[EvidenceTable] = Field(default_factory=list)
 
     @field_validator("evidence")
@@ -250,7 +285,12 @@ class Settings(BaseSettings):
     def _tables_apart(cls, tables: list[EvidenceTable]) -> list[EvidenceTable]:
         owner: dict[str, str] = {}
         for table in tables:
-            if table.name in owner.values():
+            if (table.name == "tagged") != (table.format == "tagged"):
+                raise ValueError(
+                    f'the table "{table.name}" has the format "{table.format}": the name "tagged" belongs to the '
+                    'format "tagged", of which there is one table'
+                )
+            if any(table.name == other.name for other in tables if other is not table):
                 raise ValueError(f'two tables are called "{table.name}"; give each [[evidence]] its own name')
             for tool in table.tools:
                 if tool in owner:
@@ -278,11 +318,10 @@ Key = tuple[str | int, ...]
 # What a value of a later version is called today. The lists above do not hold it, so it is refused; this says why.
 _LATER: dict[tuple[str, ...], tuple[str, ...]] = {
     ("policy", "mode"): ("record", "enforce"),
-    ("evidence", "format"): ("tagged",),
 }
 
 # A credential is easily typed into these by mistake, so what came is not always repeated.
-_UNSHOWN = frozenset({("upstream", "base_url"), ("upstream", "api_key_env")})
+_UNSHOWN = frozenset({("upstream", "base_url"), ("upstream", "api_key_env"), ("tags", "key_env")})
 
 
 @dataclass(frozen=True)
@@ -392,9 +431,9 @@ def _from_flags(flags: Mapping[str, Any]) -> _Source:
 def _from_environment(environ: Mapping[str, str]) -> _Source:
     values: dict[str, Any] = {}
     named: dict[Key, str] = {}
-    holds_a_key = environ.get(f"{ENV_PREFIX}UPSTREAM__API_KEY_ENV")
+    hold_keys = {environ.get(f"{ENV_PREFIX}UPSTREAM__API_KEY_ENV"), environ.get(f"{ENV_PREFIX}TAGS__KEY_ENV")}
     for variable, text in sorted(environ.items()):
-        if not variable.upper().startswith(ENV_PREFIX) or variable == holds_a_key:
+        if not variable.upper().startswith(ENV_PREFIX) or variable in hold_keys:
             continue
         section, delimited, key = variable[len(ENV_PREFIX) :].lower().partition("__")
         if not delimited:
@@ -463,8 +502,10 @@ def _explain(error: ErrorDetails, sources: Sequence[_Source]) -> str:
         return f"{place}: {shown} is missing: expected {_expected(_field(plain))}"
     if error["type"] == "value_error":
         said = str(error["ctx"]["error"])
-        if said.startswith(("fields ", "tools: ", "two tables ")):
-            return f"{place}: {shown}.{said}" if not said.startswith("two") else f"{place}: {shown}: {said}"
+        if said.startswith(("fields ", "ids ", "tools: ")):
+            return f"{place}: {shown}.{said}"
+        if said.startswith(("two tables ", "the table ")):
+            return f"{place}: {shown}: {said}"
     else:
         said = f"expected {_expected(_field(plain))}"
         came = error["input"]
@@ -476,7 +517,7 @@ def _explain(error: ErrorDetails, sources: Sequence[_Source]) -> str:
 
 
 def _may_be_a_credential(plain: tuple[str, ...], value: Any) -> bool:
-    return isinstance(value, str) and (plain[-1] == "api_key_env" or "@" in value or "?" in value)
+    return isinstance(value, str) and (plain[-1] in ("api_key_env", "key_env") or "@" in value or "?" in value)
 
 
 def _dotted(key: Key) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.gateway.app import Conversing
+from tests.house.keys import KEYS
 from tests.house.provider import Provider
 from tests.house.running import InProcess, NoStore, ProxyProcess, scratch, settings
 
@@ -53,14 +54,17 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
     ) -> InProcess:
         chosen = settings(provider.url, **sections)
         store: Any = None
+        tagging: Any = None
         if conversations is None:
             from proxy.gateway.conversation import Conversations
-            from proxy.store import open_store
+            from proxy.gateway.returns import Returns
+            from proxy.store import open_contents, open_store
 
             store = open_store(chosen)
             await store.start()
-            conversations = Conversations(chosen, store)
-        running = InProcess(chosen, conversations, store or NoStore(ready), key)
+            tagging = Returns(KEYS, open_contents(chosen))
+            conversations = Conversations(chosen, store, KEYS, tagging)
+        running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging)
         started.append((running, store))
         return await running.start()
 

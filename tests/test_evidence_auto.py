@@ -129,10 +129,15 @@ def test_digits_of_other_scripts_do_not_stop_the_reading() -> None:
 
 
 UNREAD = [
-    "[{'id': 'c1', 'text': 'one', 'at': datetime.datetime(2020, 1, 1)}]",
-    "[{'id': 'c1', 'text': 'one', 'score': nan}]",
-    "[Document(id='c1', page_content='one')]",
+    "[{'id': 'c1', 'text': 'one', 'at': <object object at 0x7f>}]",
+    "[Document('c1', 'one')]",
 ]
+
+
+def test_what_is_no_literal_beside_a_content_is_kept_as_it_is_written() -> None:
+    text = "[{'id': 'c1', 'text': 'one', 'at': datetime.datetime(2020, 1, 1), 'of': nan}]"
+    assert shown(text) == {"c1": "one"}
+    assert read(text)[0].details == '{"at":"datetime.datetime(2020, 1, 1)","of":"nan"}'
 
 
 @pytest.mark.parametrize("text", UNREAD)

@@ -172,10 +172,10 @@ def test_the_data_directory_is_where_the_platform_keeps_data(monkeypatch: pytest
         ('[store]\nuri = ""', 'store.uri = "": expected "memory://" or a local path'),
         ('[tenant]\nby = "ip"', 'tenant.by = "ip": expected "authorization", "none" or "header:NAME"'),
         ('[tenant]\nby = "header:a b"', 'tenant.by = "header:a b": expected "authorization", "none" or "header:NAME"'),
-        ("[[evidence]]\ntools = ['a']", '/proxy.toml: evidence[0].format is missing: expected "haiku" or "auto"'),
+        ("[[evidence]]\ntools = ['a']", 'evidence[0].format is missing: expected "haiku", "auto" or "tagged"'),
         (
-            '[[evidence]]\nformat = "tagged"',
-            'evidence[0].format = "tagged": not available in this version; expected "ha',
+            '[[evidence]]\nformat = "tagged"\ntools = ["search"]',
+            'evidence[0].tools = ["search"]: expected none: the tag itself tells what is evidence',
         ),
         ('[[evidence]]\nformat = "auto"', "evidence[0].tools = []: expected the name of at least one tool"),
         (
@@ -242,7 +242,11 @@ def test_every_wrong_value_has_its_line(tmp_path: Path) -> None:
         ("EVIDENCE_PROXY_SEVER__PORT", "1", "unknown key sever; did you mean server?"),
         ("EVIDENCE_PROXY_COMPACTION__STRICT", "maybe", 'compaction.strict = "maybe": expected true or false'),
         ("EVIDENCE_PROXY_EVIDENCE", "[{", 'evidence = "[{": expected a list of tables'),
-        ("EVIDENCE_PROXY_EVIDENCE", '[{"format": "x"}]', 'evidence[0].format = "x": expected "haiku" or "auto"'),
+        (
+            "EVIDENCE_PROXY_EVIDENCE",
+            '[{"format": "x"}]',
+            'evidence[0].format = "x": expected "haiku", "auto" or "tagged"',
+        ),
         ("EVIDENCE_PROXY_POLICY__OUTPUT_TOOLS", "a,b", 'policy.output_tools = "a,b": expected a list of texts'),
     ],
 )

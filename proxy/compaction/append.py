@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from proxy.compaction import capsule, wording
+from proxy.compaction import capsule, places, wording
 from proxy.compaction.capsule import Capsule, Entry, Pictures
 from proxy.compaction.replacing import Replaced, Rewrite
 from proxy.evidence.citing import SHORTEST_BEGINNING
@@ -30,9 +30,10 @@ def rewrite(transcript: Transcript, record: Record, tables: Tables, decodes: Cal
         _Held(writing, carrier, entries)
         for (writing, carrier), (entries, _) in zip(_carriers(record.writings), gathered, strict=True)
     ]
+    missing |= places.not_ours(transcript, record.replaced, tables)
     accounted = {*record.replaced, *record.kept}
     stays = _staying(held, missing | (accounted - {ordinal for one in held for ordinal in one.writing.replaced}))
-    replaced = Replaced(transcript, record, accounted - stays, decodes)
+    replaced = Replaced(transcript, record, accounted - stays, tables, decodes)
     if not replaced.returns:
         return Rewrite(kept=len(stays), missing=bool(missing))
     carried, chunks = _written(held, stays, tables, Pictures(replaced.was_removed))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from proxy.compaction import capsule, wording
+from proxy.compaction import capsule, places, wording
 from proxy.compaction.capsule import Capsule, PictureAgain
+from proxy.evidence.tables import Tables
 from proxy.ledger.records import PicturePlace, Record
 from proxy.ledger.transcript import Return, Transcript
 from proxy.wire.messages import LabelledPicture, Splice
@@ -30,20 +31,31 @@ class Replaced:
     """
 
     def __init__(
-        self, transcript: Transcript, record: Record, ordinals: Iterable[int], decodes: Callable[[str], bool]
+        self,
+        transcript: Transcript,
+        record: Record,
+        ordinals: Iterable[int],
+        tables: Tables,
+        decodes: Callable[[str], bool],
     ) -> None:
         known = sorted({ordinal for ordinal in ordinals if ordinal < len(transcript.returns)})
         self.returns = [transcript.returns[ordinal] for ordinal in known]
+        self._tables = tables
         self._transcript = transcript
         self._decodes = decodes
         self._gone = frozenset(known)
-        self._users = {a.user for a in record.attachments if self._gone.issuperset(a.returns)}
+        self._users = {
+            a.user: places.parts_that_go(transcript, a, tables)
+            for a in record.attachments
+            if self._gone.issuperset(a.returns)
+        }
         self._parts: dict[int, list[bytes]] = {}  # by message: each is walked once
 
     def was_removed(self, place: PicturePlace) -> bool:
         """Whether a picture that can be sent again stood there, and goes."""
         if place.in_user:
-            message = self._transcript.users[place.ordinal] if place.ordinal in self._users else None
+            user, going = self._transcript.users[place.ordinal], self._users.get(place.ordinal, set())
+            message = user if places.picture_goes(user, place.nth, going) else None
         else:
             message = self._transcript.returns[place.ordinal].message if place.ordinal in self._gone else None
         url = capsule.picture_at(message, place) if message is not None else None
@@ -51,14 +63,17 @@ class Replaced:
 
     def splices(self, carried: Mapping[int, Sequence[Capsule]]) -> list[Splice]:
         """A receipt in place of each return, or what it carries (by its ordinal); picture messages go."""
-        request = self._transcript.request
-        splices = [request.api.remove_message(request, self._transcript.users[user]) for user in sorted(self._users)]
+        splices = [
+            splice
+            for user, going in sorted(self._users.items())
+            for splice in places.remove(self._transcript, self._transcript.users[user], going)
+        ]
         for found in self.returns:
             held = carried.get(found.ordinal)
             if held:
                 splices += self._carry(found, held)
             else:
-                splices.append(request.api.replace_content(request, found.message, wording.RECEIPT, []))
+                splices.append(self._put(found, wording.RECEIPT, []))
         return splices
 
     def _carry(self, carrier: Return, held: Sequence[Capsule]) -> list[Splice]:
@@ -80,12 +95,16 @@ class Replaced:
                     after.append(self._labelled(again))
                 else:
                     inside.append(self._labelled(again))
-        splices = [request.api.replace_content(request, carrier.message, text, inside)]
+        splices = [self._put(carrier, text, inside)]
         if after:
             group = next(step for step in self._transcript.replies if any(found is carrier for found in step.returns))
             last = max((found.message for found in group.returns), key=lambda message: message.index)
             splices.append(request.api.add_user_message(request, last, after))
         return splices
+
+    def _put(self, found: Return, text: str, added: Sequence[LabelledPicture | str]) -> Splice:
+        table = places.table_of_return(found, self._tables)
+        return places.replace(self._transcript, found, table, text, added)
 
     def _labelled(self, again: PictureAgain) -> LabelledPicture:
         place = again.place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from proxy.compaction import capsule
+from proxy.compaction import capsule, places
 from proxy.compaction.replacing import Replaced, Rewrite
 from proxy.evidence.tables import Tables
 from proxy.ledger.records import Record
@@ -17,8 +17,8 @@ def rewrite(transcript: Transcript, record: Record, tables: Tables, decodes: Cal
     `decodes` says whether a picture (by its URL) can be sent again.
     """
     entries, missing = capsule.Reading(transcript, tables).gather(record.cited)
-    stays = missing | set(record.kept)
-    replaced = Replaced(transcript, record, set(record.replaced) - stays, decodes)
+    stays = missing | set(record.kept) | places.not_ours(transcript, record.replaced, tables)
+    replaced = Replaced(transcript, record, set(record.replaced) - stays, tables, decodes)
     if not replaced.returns:
         return Rewrite(kept=len(stays), missing=bool(missing))
     # A chunk that stands in a return which stays is shown there, once.

@@ -12,11 +12,19 @@ import re
 import warnings
 from typing import Any
 
-from proxy.evidence.chunks import Chunk
+from proxy.evidence.chunks import Chunk, source_line
 from proxy.evidence.citing import RANDOM as _RANDOM
 from proxy.evidence.tables import FieldNames
 
 _DEEPEST = 16
+#: How LlamaIndex's nodes call their id.
+_OTHER_IDS = ("id_",)
+_CALL = re.compile(r"[A-Za-z_][\w.]*\(\w+=")
+#: The `repr` of an object, or of several in a list.
+_OBJECTS = re.compile(r"[\[(]?\s*[A-Za-z_][\w.]*\(\w+=")
+_LITERAL = re.compile(r"""'[^'\\\n]*(?:\\.[^'\\\n]*)*'|"[^"\\\n]*(?:\\.[^"\\\n]*)*\"""", re.DOTALL)
+_ENUM_OPENS = re.compile(r"<[\w.]+: \Z")
+_ENUM_ENDS = re.compile(r"\A>")
 _LARGEST_REPR = 200_000
 _OPENER = re.compile(r"^\[([^\[\]\s][^\[\]\n]{0,199})\](?![(:])", re.MULTILINE)
 #: How a list, a tuple or an object of some language begins: text like this is no chunk with an id in brackets.
@@ -51,18 +59,55 @@ def _read_text(text: str, fields: FieldNames, part: int, depth: int) -> list[Chu
 def parse(text: str) -> Any:
     """The list, the object or the text that this text encodes, as JSON or as Python's `repr`; None where it is none."""
     stripped = text.strip()
-    if len(stripped) < 2 or stripped[0] not in "[{(\"'" or stripped[-1] not in "]})\"'":
+    if len(stripped) < 2 or stripped[-1] not in "]})\"'":
+        return None
+    if stripped[0] not in "[{(\"'" and not (stripped[-1] == ")" and _CALL.match(stripped)):
         return None
     value: Any = None
     try:
         value = json.loads(stripped)
     except (ValueError, RecursionError):
-        if len(stripped) <= _LARGEST_REPR and _STRUCTURE.match(stripped):
+        if len(stripped) <= _LARGEST_REPR and (_STRUCTURE.match(stripped) or _OBJECTS.match(stripped)):
             try:
                 value = ast.literal_eval(stripped)  # literals only: nothing of it is executed
             except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-                return None
+                return _objects(stripped)
     return value if isinstance(value, list | dict | tuple | str) else None
+
+
+def _objects(text: str) -> Any:
+    """Objects as `repr` writes them (`[Document(page_content='...', metadata={...})]`), each as its fields."""
+    pieces: list[str] = []
+    at = 0
+    for literal in _LITERAL.finditer(text):  # enumerations are no Python: <Relation.SOURCE: '1'> is read as '1'
+        pieces += [_ENUM_ENDS.sub("", _ENUM_OPENS.sub("", text[at : literal.start()])), literal[0]]
+        at = literal.end()
+    pieces.append(_ENUM_ENDS.sub("", text[at:]))
+    try:
+        value = _plain(ast.parse("".join(pieces), mode="eval").body)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return None
+    return value if isinstance(value, list | dict) else None
+
+
+def _plain(node: ast.expr) -> Any:
+    """The value of a literal, an object as the fields that it names, anything else as it is written. Nothing runs."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return [_plain(element) for element in node.elts]
+    if isinstance(node, ast.Dict):
+        return {
+            key: _plain(value)
+            for name, value in zip(node.keys, node.values, strict=True)
+            if name is not None and isinstance(key := _plain(name), str | int)
+        }
+    if isinstance(node, ast.Call) and node.keywords and not node.args:
+        return {keyword.arg: _plain(keyword.value) for keyword in node.keywords if keyword.arg is not None}
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = _plain(node.operand)
+        return -value if isinstance(value, int | float) else ast.unparse(node)
+    return ast.unparse(node)
 
 
 def _read_value(value: Any, fields: FieldNames, part: int, depth: int) -> list[Chunk]:
@@ -101,7 +146,9 @@ def _chunk(value: dict[Any, Any], read_already: set[Any], fields: FieldNames, pa
     """An object with an id and content is a chunk; one with an id and a title or an address stands for itself."""
     metadata = value.get("metadata")
     beside: dict[Any, Any] = metadata if isinstance(metadata, dict) else {}
-    id_name, chunk_id = _first(value, fields.id, (str, int))
+    id_name, chunk_id = _first(value, (*fields.id, *_OTHER_IDS), (str, int))
+    if id_name is None and (value.get("type") == "resource_link" or "mimeType" in value):
+        id_name, chunk_id = _first(value, fields.uri, (str,))  # MCP names a resource by its address alone
     content_name, content = _first(value, fields.content, (str,))
     if id_name is None and content_name is not None:
         _, chunk_id = _first(beside, fields.id, (str, int))
@@ -124,7 +171,7 @@ def _chunk(value: dict[Any, Any], read_already: set[Any], fields: FieldNames, pa
     return Chunk(
         id=str(chunk_id),
         content=content if content is not None else "",
-        source=_source(title, uri, headings, pages),
+        source=source_line(title, uri, headings, pages),
         collection=collection,
         details=_encoded(rest) if rest else None,
         part=part,
@@ -153,15 +200,6 @@ def _listed(value: dict[Any, Any], beside: dict[Any, Any], names: tuple[str, ...
     if isinstance(found, list):
         return joint.join(str(item) for item in found) or None
     return None if found is None else str(found)
-
-
-def _source(title: str | None, uri: str | None, headings: str | None, pages: str | None) -> str | None:
-    named = " > ".join(piece for piece in (f'"{title}"' if title else None, headings) if piece)
-    if uri and uri != title:
-        named = f"{named} ({uri})" if named else uri
-    if pages:
-        named = f"{named}, p. {pages}" if named else f"p. {pages}"
-    return named or None
 
 
 def _read_openers(text: str, part: int) -> list[Chunk]:

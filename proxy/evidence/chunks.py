@@ -25,7 +25,8 @@ class Chunk:
     `source` is the source line as the model saw it, without its heading word; `content` exactly what it was shown.
     `details` are further fields that stood beside the content (JSON text), part of what an answer may rest on.
     `part` is the index of the part it was read from. `names` are the title and the address of its source, each alone:
-    what a citation may name instead of the id.
+    what a citation may name instead of the id. `document` is the id of the document that it is of, `pictures` the
+    references of that document's pictures which it shows.
     """
 
     id: str
@@ -35,6 +36,8 @@ class Chunk:
     details: str | None = None
     part: int = 0
     names: tuple[str, ...] = ()
+    document: str | None = None
+    pictures: tuple[str, ...] = ()
 
     @property
     def digest(self) -> bytes:
@@ -68,6 +71,18 @@ class Evidence:
     def shows_ids(self) -> bool:
         """Whether the model could cite anything of it."""
         return bool(self.chunks) or self.whole
+
+
+def source_line(title: str | None, uri: str | None, headings: str | None, pages: str | None) -> str | None:
+    """A source in one line: `"Title" > Heading (uri), p. 3`, of what there is."""
+    named = f'"{title}"' if title else ""
+    if headings:
+        named = f"{named} > {headings}" if named else headings
+    if uri and uri != title:
+        named = f"{named} ({uri})" if named else uri
+    if pages:
+        named = f"{named}, p. {pages}" if named else f"p. {pages}"
+    return named or None
 
 
 def _inside_word(character: str) -> bool:

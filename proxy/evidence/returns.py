@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from proxy.evidence import auto, haiku
+from proxy.evidence import auto, haiku, tagged
 from proxy.evidence.chunks import Chunk, Evidence, OwnedPicture, stands_in, text_of
 from proxy.evidence.tables import Table
 from proxy.wire.messages import OtherPart, Part, Picture, Text
@@ -32,6 +32,8 @@ def says_failed(parts: tuple[Part, ...]) -> bool:
 
 def read(table: Table, tool: str, parts: tuple[Part, ...]) -> Evidence:
     """The chunks and pictures of an evidence return; each text part is read alone."""
+    if table.proof is not None:
+        return tagged.read(table.proof, parts)
     chunks: list[Chunk] = []
     ends: dict[int, Chunk] = {}  # the last chunk that each part opened
     whole = table.format == "haiku" and tool == haiku.CODE_TOOL

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Format = Literal["haiku", "auto"]
+from proxy.evidence import tagged
+from proxy.evidence.tagged import Proof
+from proxy.wire.messages import Part
+
+Format = Literal["haiku", "auto", "tagged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,8 @@ class Table:
 
     `cite` is the name of a cite tool, "inline", or None: then its evidence is never compacted. `ids` says whether an
     id names one chunk everywhere ("global"), or only together with its content ("local"); "auto" takes ids that are
-    only digits for local. `undeclared` says what becomes of the evidence of a question that never declared.
+    only digits for local. `undeclared` says what becomes of the evidence of a question that never declared. `proof` is
+    how a table of tagged evidence knows its own: it needs no tool's name.
     """
 
     name: str
@@ -37,6 +42,7 @@ class Table:
     ids: Literal["global", "local", "auto"] = "auto"
     undeclared: Literal["keep", "receipt"] = "keep"
     fields: FieldNames = field(default_factory=FieldNames)
+    proof: Proof | None = None
 
     @property
     def cites_inline(self) -> bool:
@@ -54,6 +60,9 @@ class Table:
 Tables = tuple[Table, ...]
 
 
-def table_of(tables: Tables, tool: str | None) -> Table | None:
-    """The table whose evidence this tool returns."""
+def table_of(tables: Tables, tool: str | None, parts: tuple[Part, ...]) -> Table | None:
+    """The table whose evidence a return with these parts is: by its tag, whichever tool wrote it, else by its tool."""
+    for table in tables:
+        if table.proof is not None and tagged.is_ours(table.proof, parts):
+            return table
     return next((table for table in tables if tool in table.tools), None)

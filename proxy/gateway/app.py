@@ -20,7 +20,7 @@ from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from proxy.gateway import encodings, errors, headers, tunnel
-from proxy.gateway.conversation import Asked
+from proxy.gateway.conversation import Asked, tenant_digest
 from proxy.gateway.replies import Outgoing, Sent
 from proxy.gateway.upstream import BrokenOff, Destination, Reply, Unreachable, Upstream, origin_form
 from proxy.settings import Settings
@@ -33,6 +33,7 @@ _READ_BUFFER = 1 << 18
 _IN_A_THREAD = 1 << 18  # decoding more than this would hold up the streams that are open beside it
 _GRACE_SECONDS = 5.0
 
+_RETURNS = b"/evidence/v1/returns"
 # By the path's ending, so that every provider's own prefix works.
 _APIS = {b"/chat/completions": "chat", b"/responses": "responses"}
 
@@ -67,6 +68,12 @@ class Conversing(Protocol):
     """The one door to the rooms below."""
 
     async def ask(self, asked: Asked) -> Underway: ...
+
+
+class Tagging(Protocol):
+    """What tags a tool's results."""
+
+    async def answer(self, body: bytes, tenant: bytes | None) -> errors.Answer: ...
 
 
 class Readiness(Protocol):
@@ -187,12 +194,18 @@ class Gateway:
     """One per process: a server on one address, one provider behind it."""
 
     def __init__(
-        self, settings: Settings, conversations: Conversing, readiness: Readiness, api_key: str | None = None
+        self,
+        settings: Settings,
+        conversations: Conversing,
+        readiness: Readiness,
+        api_key: str | None = None,
+        tagging: Tagging | None = None,
     ) -> None:
         self._settings = settings
         self._conversations = conversations
         self._readiness = readiness
         self._api_key = api_key
+        self._tagging = tagging
         self._limit = settings.server.max_body_bytes
         self._upstream: Upstream | None = None
         self._runner: web.ServerRunner | None = None
@@ -295,6 +308,8 @@ class Gateway:
         if facts.path == b"/readyz":
             ready, why = self._readiness.ready()
             return await facts.out.answer(_json(200 if ready else 503, {"ready": ready, "reason": why}))
+        if facts.path == _RETURNS and self._tagging is not None:
+            return await self._tag(facts, self._tagging)
         if facts.method == "CONNECT":
             facts.out.hang_up()
             return await facts.out.answer(errors.unsupported_method(facts.method))
@@ -345,6 +360,30 @@ class Gateway:
             await self.surely(exchange.ended(False))
             raise
         return await self._relay(facts, reply, exchange)
+
+    async def _tag(self, facts: _Facts, tagging: Tagging) -> Sent:
+        """A tool's results: answered here, whatever they are; the provider never sees them."""
+        if facts.method != "POST":
+            facts.out.hang_up()
+            return await facts.out.answer(errors.only_posts(facts.path.decode()))
+        try:
+            raw = await self._body(facts)
+            codings = encodings.named(v.decode("latin-1") for v in headers.values(facts.headers, b"content-encoding"))
+            body = await self._decoded(raw, codings)
+        except (_TooLarge, encodings.TooLarge) as fault:
+            facts.end = "too-large"
+            facts.out.hang_up()
+            decoded = isinstance(fault, encodings.TooLarge)
+            return await facts.out.answer(errors.body_too_large(self._limit, decoded))
+        except _Malformed:
+            facts.end = "malformed"
+            facts.out.hang_up()
+            return await facts.out.answer(errors.malformed("its body is not framed as announced"))
+        except encodings.Broken:
+            return await facts.out.answer(errors.malformed("its body is not encoded as announced"))
+        tenant = self._settings.tenant
+        who = headers.credential(facts.headers, tenant.by, tenant.header)
+        return await facts.out.answer(await tagging.answer(body, tenant_digest(who) if who is not None else None))
 
     async def _pass_through(self, facts: _Facts) -> Sent:
         """Not a conversation: streams both ways."""

@@ -11,16 +11,19 @@ import json
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, get_args
 
 from proxy.compaction import append, rewrite
 from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouched
 from proxy.compaction.replacing import Rewrite
+from proxy.evidence import tagged
 from proxy.evidence.pictures import decodes, picture_digest
 from proxy.evidence.returns import is_retry_prompt
 from proxy.evidence.tables import FieldNames, Table, Tables, table_of
+from proxy.evidence.tagged import Failure, Proof
+from proxy.evidence.tags import Keys
 from proxy.gateway.histories import Histories, extended
 from proxy.ledger import boundary, records, settling, transcript
 from proxy.ledger.boundary import Boundary
@@ -87,7 +90,8 @@ class _Read:
     """What reading a request gave: its transcript, and why it stays untouched if that is known already.
 
     `evidence` are the ordinals of its evidence returns that can be cited. `whole` says whether the transcript has
-    everything that the model sees, and `recordable` whether its question can be written down.
+    everything that the model sees, and `recordable` whether its question can be written down. `tables` are those that
+    it was read by, `cut_short` the tags of returns that do not fit.
     """
 
     transcript: Transcript | None
@@ -95,6 +99,8 @@ class _Read:
     evidence: frozenset[int] = frozenset()
     whole: bool = False
     recordable: bool = False
+    tables: Tables = ()
+    cut_short: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +110,27 @@ class _Decision:
     refuse: bool = False
 
 
+class Registered(Protocol):
+    """What tools had tagged through this proxy."""
+
+    async def registered(self, tenant: bytes, tags: Iterable[str]) -> dict[str, str]:
+        """The whole returns of a tenant, by their tags; those that are not known are absent."""
+
+
 class Conversations:
     """Reads requests and settles questions; one per process."""
 
-    def __init__(self, settings: Settings, store: RecordStore) -> None:
+    def __init__(
+        self, settings: Settings, store: RecordStore, keys: Keys | None = None, registered: Registered | None = None
+    ) -> None:
+        """Without `keys`, tags are verified by one that only this process has; `registered` knows whole returns."""
         self._mode = settings.compaction.mode
         self._strict = settings.compaction.strict
         self._rewrite = _LAYOUTS[settings.compaction.layout]
-        self._tables = tables_of(settings)
+        self._failures = _Failures()
+        self._proof = Proof(keys or Keys.made(), self._failures)
+        self._tables = tables_of(settings, self._proof)
+        self._registered = registered
         self._habits = Habits(
             output_tools=frozenset(settings.policy.output_tools),
             continuation_prefixes=tuple(settings.policy.continuation_prefixes),
@@ -123,6 +142,10 @@ class Conversations:
         self._decodes: _Recent[bytes, bool] = _Recent(_MOST_PICTURES)
         self._histories = Histories()
 
+    def counts(self) -> dict[str, int]:
+        """How many tags did not fit since the start, by reason: what looked like our evidence and is plain text."""
+        return self._failures.counts()
+
     async def ask(self, asked: Asked) -> Exchange:
         """Decide what goes upstream for a request, and follow its reply."""
         if self._mode == "off" or asked.compaction_off:
@@ -130,7 +153,12 @@ class Conversations:
         # Pictures may have to be decoded, which takes as long as their pixels are many.
         large = len(asked.body) >= _LARGE or b"data:image" in asked.body
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
-        read = await _run(large, lambda: self._read(asked, tenant))
+        read = await _run(large, lambda: self._read(asked, tenant, self._tables))
+        if read.cut_short and tenant is not None and self._registered is not None:
+            known_whole = await self._registered.registered(tenant, read.cut_short)
+            if known_whole:
+                tables = with_registered(self._tables, known_whole)
+                read = await _run(large, lambda: self._read(asked, tenant, tables))
         if read.transcript is None:
             return Exchange(asked.body, Untouched(read.untouched or Reason.NOT_JSON))
         if not read.transcript.users:
@@ -147,7 +175,7 @@ class Conversations:
 
     # Reading: pure, and long for large bodies.
 
-    def _read(self, asked: Asked, tenant: bytes | None) -> _Read:
+    def _read(self, asked: Asked, tenant: bytes | None, every: Tables) -> _Read:
         try:
             request = _APIS[asked.api].cut(asked.body)
         except NotJson:
@@ -160,20 +188,33 @@ class Conversations:
         elif request.in_background:
             return _Read(None, Reason.BACKGROUND)
         read = transcript.read(request)
-        tables = self._evidence(read)
-        if not tables:
-            return _Read(read, untouched or Reason.NO_EVIDENCE, whole=whole)
-        if all(table.cite is None for table in tables.values()):
-            return _Read(read, untouched or Reason.NO_CITATIONS, whole=whole)
+        tables = self._evidence(read, every)
         citable = frozenset(ordinal for ordinal, table in tables.items() if table.cite is not None)
-        return _Read(read, untouched, citable, whole=whole, recordable=whole)
+        if not citable:
+            untouched = untouched or (Reason.NO_CITATIONS if tables else Reason.NO_EVIDENCE)
+        return _Read(
+            read,
+            untouched,
+            citable,
+            whole=whole,
+            recordable=whole and bool(citable),
+            tables=every,
+            cut_short=self._cut_short(read) if every is self._tables else (),
+        )
 
-    def _evidence(self, read: Transcript) -> dict[int, Table]:
+    def _cut_short(self, read: Transcript) -> tuple[str, ...]:
+        """The tags of what begins like a tagged return and does not fit, where whole ones may be known."""
+        if self._registered is None:
+            return ()
+        return tuple(name for found in read.returns for name in tagged.broken_tags(self._proof, found.message.parts))
+
+    def _evidence(self, read: Transcript, every: Tables) -> dict[int, Table]:
         """The evidence returns of a transcript, by ordinal, with their tables."""
         return {
             found.ordinal: table
             for found in read.returns
-            if (table := table_of(self._tables, found.tool)) is not None and not is_retry_prompt(found.message.parts)
+            if not is_retry_prompt(found.message.parts)
+            and (table := table_of(every, found.tool, found.message.parts)) is not None
         }
 
     async def _look_up(
@@ -234,7 +275,7 @@ class Conversations:
             (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
         )
         found = boundary.find(
-            asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, self._tables
+            asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, read.tables
         )
         same_question = {
             index
@@ -247,7 +288,7 @@ class Conversations:
         if read.untouched is not None:
             outcome = Untouched(read.untouched)
         else:
-            outcome = self._compact(asked, asked_of, found.record, trouble, bool(earlier))
+            outcome = self._compact(asked, read, found.record, trouble, bool(earlier))
         refuse = False
         if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
             refuse = not self._saw_break_off(asked_of, tenant)
@@ -256,11 +297,12 @@ class Conversations:
         return _Decision(outcome, found, refuse)
 
     def _compact(
-        self, asked: Asked, read: Transcript, record: Record | None, trouble: Reason | None, earlier: bool
+        self, asked: Asked, read: _Read, record: Record | None, trouble: Reason | None, earlier: bool
     ) -> Outcome:
+        assert read.transcript is not None
         if record is None:
             return Untouched((trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
-        done = self._rewrite(read, record, self._tables, self._can_send_again)
+        done = self._rewrite(read.transcript, record, read.tables, self._can_send_again)
         if not done.splices:
             if done.missing:
                 return Untouched(Reason.MISSING_CONTENT)
@@ -299,6 +341,7 @@ class Conversations:
         recordable: bool,
         replies: list[Reply],
         found: Boundary,
+        tables: Tables,
         tenant: bytes,
         question_id: str | None,
     ) -> list[StoredRecord]:
@@ -314,7 +357,7 @@ class Conversations:
             transcripts = [read] if recordable else []
             if reply.ran:
                 with_it = transcript.read(extended(read.request, reply.ran))
-                if any(table.cite is not None for table in self._evidence(with_it).values()):
+                if any(table.cite is not None for table in self._evidence(with_it, tables).values()):
                     transcripts.append(with_it)
             for shown in transcripts:
                 record = settling.settle(
@@ -322,7 +365,7 @@ class Conversations:
                     reply,
                     previous=found.record,
                     from_reply=found.reply + 1,
-                    tables=self._tables,
+                    tables=tables,
                     habits=self._habits,
                     question_id=question_id,
                 )
@@ -360,6 +403,7 @@ class _Afterwards:
         self._whole = read.whole
         self._recordable = read.recordable
         self._boundary = found
+        self._tables = read.tables
         self._tenant = tenant
         self._question_id = question_id
         self._large = large
@@ -377,7 +421,13 @@ class _Afterwards:
         rows = await _run(
             self._large,
             lambda: self._conversations.write_down(
-                self._transcript, self._recordable, replies, self._boundary, self._tenant, self._question_id
+                self._transcript,
+                self._recordable,
+                replies,
+                self._boundary,
+                self._tables,
+                self._tenant,
+                self._question_id,
             ),
         )
         self._conversations.keep(self._tenant, self._transcript, rows)
@@ -428,6 +478,27 @@ class Exchange:
         self._after = None
 
 
+class _Failures:
+    """Counts tags that do not fit, by reason, and says so once for each. Safe to use from threads."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = dict.fromkeys(get_args(Failure), 0)
+        self._lock = threading.Lock()
+
+    def __call__(self, failure: Failure) -> None:
+        with self._lock:
+            self._counts[failure] += 1
+            first = self._counts[failure] == 1
+        if first:
+            log.warning(
+                "a tag does not fit (%s); what it stands before is plain text. Said once, then counted", failure
+            )
+
+    def counts(self) -> dict[str, int]:
+        with self._lock:
+            return {f"tag_{name}": count for name, count in self._counts.items()}
+
+
 class _Recent(Generic[Key, Value]):
     """The values used most recently, up to a number of them. Safe to use from threads."""
 
@@ -468,19 +539,32 @@ async def _run(in_thread: bool, work: Callable[[], Result]) -> Result:
     return await asyncio.to_thread(work) if in_thread else work()
 
 
-def tables_of(settings: Settings) -> Tables:
-    """The evidence tables that a configuration names, as values."""
-    return tuple(
+def tables_of(settings: Settings, proof: Proof) -> Tables:
+    """The evidence tables that a configuration names, as values, and that of tagged evidence, which is always there."""
+    named = tuple(
         Table(
             name=table.name,
             format=table.format,
             tools=frozenset(table.tools),
             cite=table.cite,
-            ids=table.ids,
+            ids="global" if table.format == "tagged" else table.ids,
             undeclared=table.undeclared,
+            proof=proof if table.format == "tagged" else None,
             fields=FieldNames(**{name: tuple(getattr(table.fields, name)) for name in FieldNames.__dataclass_fields__}),
         )
         for table in settings.evidence
+    )
+    if any(table.proof is not None for table in named):
+        return named
+    always = Table("tagged", "tagged", frozenset(), "cite", ids="global", undeclared="receipt", proof=proof)
+    return (*named, always)
+
+
+def with_registered(tables: Tables, whole: Mapping[str, str]) -> Tables:
+    """These tables for one request of which whole returns are known by their tags."""
+    return tuple(
+        replace(table, proof=replace(table.proof, registered=whole)) if table.proof is not None else table
+        for table in tables
     )
 
 

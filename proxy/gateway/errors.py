@@ -61,6 +61,10 @@ def unsupported_method(method: str) -> Answer:
     )
 
 
+def only_posts(path: str) -> Answer:
+    return shaped(405, f"Evidence Proxy answers only POST at {path}.", "invalid_request_error", "method_not_supported")
+
+
 def internal() -> Answer:
     return shaped(
         500,

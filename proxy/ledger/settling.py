@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
-from proxy.evidence import citing, haiku, returns
+from proxy.evidence import citing, haiku, returns, tagged
 from proxy.evidence.chunks import digest_text, text_of
 from proxy.evidence.pictures import picture_digest, read_attachment
 from proxy.evidence.tables import Table, Tables, table_of
@@ -243,7 +244,7 @@ class _Question:
         parts = answer.message.parts if answer is not None else ()
         failed = answer is not None and returns.says_failed(parts)
         counts = answer is not None and not failed
-        if all(table.format == "haiku" for table in tables):
+        if all(table.format == "haiku" for table in self._told_apart(tables)):
             # Its tool says so when it took a citation; anything else is not one.
             if answer is not None and not (counts and haiku.says_registered(text_of(parts))):
                 return None
@@ -251,13 +252,20 @@ class _Question:
             return None
         return _Cite(index, said.ids, said.perhaps, declares=counts, nothing=said.nothing, clear=said.clear or failed)
 
+    def _told_apart(self, tables: list[Table]) -> list[Table]:
+        """These tables without that of tagged evidence, which is always there, where nothing here is tagged."""
+        named = [table for table in tables if table.proof is None]
+        cited = {entry.table for entry in self.previous.cited} if self.previous else set()
+        seen = cited | {read.table.name for read in self.reads}
+        return named if named and not any(table.name in seen for table in tables if table.proof is not None) else tables
+
     def _earlier_index(self, way: str, tables: list[Table]) -> Index:
         if way not in self._earlier:
             self._earlier[way] = Index(
                 read
                 for step in self.transcript.replies[: self.from_reply]
                 for found in step.returns
-                if table_of(self.tables, found.tool) in tables and (read := read_return(found, self.tables)) is not None
+                if (read := read_return(found, self.tables)) is not None and read.table in tables
             )
         return self._earlier[way]
 
@@ -387,25 +395,36 @@ class _Question:
         ]
         step = self.transcript.replies[self._reply_of[ret.ordinal]]
         for user, message in step.users:
-            for attached in read_attachment(message) or ():
-                if attached.label.chunk_id == chunk_id:
-                    url = message.pictures()[attached.nth].url
-                    places.append(PicturePlace(True, user, attached.nth, picture_digest(url), attached.label.reference))
+            for nth, reference, shown_by in self._attached(found.read, message):
+                if chunk_id in shown_by:
+                    url = message.pictures()[nth].url
+                    places.append(PicturePlace(True, user, nth, picture_digest(url), reference))
         return places
+
+    def _attached(self, read: Read, message: Message) -> Iterator[tuple[int, str | None, list[str]]]:
+        """The pictures of a user message by their labels: which one, its reference, and the chunks that show it."""
+        proof = read.table.proof
+        if proof is None:
+            for one in read_attachment(message) or ():
+                yield one.nth, one.label.reference, [one.label.chunk_id]
+            return
+        for picture in tagged.attached(proof, message.parts):
+            # The label may name a chunk of another return of this question, which overlaps with this one's.
+            every = [chunk for other in self.reads if other.table is read.table for chunk in other.evidence.chunks]
+            every += read.evidence.chunks
+            yield picture.nth, picture.label.reference, tagged.owners(picture.label, every)
 
     def attachments(self) -> list[Attachment]:
         """User messages of nothing but our pictures, whose chunks stand in the same group of returns."""
-        if not any(table.format == "haiku" for table in self.tables):
-            return []
         found: list[Attachment] = []
         last = len(self.transcript.replies) - 1
         for index in range(self.from_reply, last + 1):
             step = self.transcript.replies[index]
-            reads = [r for r in self.reads if r.table.format == "haiku" and self._reply_of[r.ret.ordinal] == index]
+            reads = [r for r in self.reads if r.table.format != "auto" and self._reply_of[r.ret.ordinal] == index]
             if not reads or opening_after(self.transcript, index, self.habits) is not None:
                 continue  # what opens a question is the user's own, whatever it quotes
             for user, message in step.users:
-                owners = _owners(message, reads)
+                owners = _owners(message, [r for r in reads if r.table.proof is None]) or _signed_owners(message, reads)
                 if owners:
                     found.append(Attachment(user, owners))
         return found
@@ -413,11 +432,11 @@ class _Question:
 
 def read_return(found: Return, tables: Tables) -> Read | None:
     """An evidence return, read; None where it is no evidence, or where nothing of it could be replaced."""
-    table = table_of(tables, found.tool)
     parts = found.message.parts
-    if table is None or found.tool is None or not parts or returns.is_retry_prompt(parts):
+    if found.tool is None or not parts or returns.is_retry_prompt(parts):
         return None
-    return Read(found, table, returns.read(table, found.tool, found.message.parts))
+    table = table_of(tables, found.tool, parts)
+    return Read(found, table, returns.read(table, found.tool, parts)) if table is not None else None
 
 
 def content_digest(found: Found) -> bytes:
@@ -471,3 +490,16 @@ def _owners(message: Message, reads: list[Read]) -> tuple[int, ...]:
             return ()
         owners.update(holding)
     return tuple(sorted(owners))
+
+
+def _signed_owners(message: Message, reads: list[Read]) -> tuple[int, ...]:
+    """The returns whose signed labels stand before pictures of a user message, whatever else it holds."""
+    proof = next((read.table.proof for read in reads if read.table.proof is not None), None)
+    if proof is None:
+        return ()
+    named = {attached.label.chunk_id for attached in tagged.attached(proof, message.parts)}
+    return tuple(
+        sorted(
+            {r.ret.ordinal for r in reads if r.table.proof is proof and any(c.id in named for c in r.evidence.chunks)}
+        )
+    )

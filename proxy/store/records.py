@@ -306,6 +306,21 @@ class _Disk:
         await self.thread.stop()
 
 
+def open_contents(settings: Settings) -> RecordStore:
+    """Where what tools registered is kept, beside the records and apart from them, not yet started.
+
+    Its rows are large and read seldom, so they have a table, a cache and a writer of their own.
+    """
+    section = settings.store
+    directory = section.directory
+    return RecordStore(
+        "memory://" if directory is None else None,
+        directory / "contents" if directory is not None else Path(),
+        read_timeout=section.read_timeout_ms / 1000,
+        retention_days=section.retention_days,
+    )
+
+
 def open_store(settings: Settings) -> RecordStore:
     """The store that the settings name, not yet started."""
     section = settings.store

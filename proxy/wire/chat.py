@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -16,7 +16,9 @@ from proxy.wire import parts
 from proxy.wire.bodies import Cutter
 from proxy.wire.chat_reply import ChatReplyReader
 from proxy.wire.messages import (
+    ALONE,
     Api,
+    Beside,
     Call,
     LabelledPicture,
     Message,
@@ -117,9 +119,16 @@ def picture_parts(request: Request, message: Message) -> list[bytes]:
     return parts.pictures(request, message, "content")
 
 
-def replace_content(request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str]) -> Splice:
+def replace_content(
+    request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str], beside: Beside = ALONE
+) -> Splice:
     """Put a text, and what is added after it, in place of a tool message's content; its other fields stay."""
-    return parts.replace(request, message, "content", text, added, "text")
+    return parts.replace(request, message, "content", text, added, "text", beside)
+
+
+def remove_parts(request: Request, message: Message, gone: Collection[int]) -> list[Splice]:
+    """Take parts (by index) out of a message with other ones, which stay as they are."""
+    return parts.remove_some(request, message, "content", gone)
 
 
 def remove_message(request: Request, message: Message) -> Splice:

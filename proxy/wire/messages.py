@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -146,6 +146,18 @@ class LabelledPicture(NamedTuple):
     part: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What stays beside what is put into a message: its parts as they are (by index), and texts, before and after."""
+
+    before: tuple[int | str, ...] = ()
+    after: tuple[int | str, ...] = ()
+
+
+#: Nothing stays: what is put there is all.
+ALONE = Beside()
+
+
 class Api(Protocol):
     """One API's shape: what a module of this room does for it. The rooms below call these, and know no JSON key.
 
@@ -164,12 +176,20 @@ class Api(Protocol):
         """The bytes of each picture part of a message, in order."""
 
     def replace_content(
-        self, request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str]
+        self,
+        request: Request,
+        message: Message,
+        text: str,
+        added: Sequence[LabelledPicture | str],
+        beside: Beside = ALONE,
     ) -> Splice:
         """Put a text, and pictures (with texts between them) after it, in place of what a return holds.
 
-        Its other fields stay as they are.
+        What is `beside` them stays, and its other fields stay as they are.
         """
+
+    def remove_parts(self, request: Request, message: Message, gone: Collection[int]) -> list[Splice]:
+        """Take parts (by index) out of a message with other ones, which stay as they are."""
 
     def remove_message(self, request: Request, message: Message) -> Splice:
         """Take a message out of the request. It is never the first one."""

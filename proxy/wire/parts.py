@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from proxy.wire import spans
 from proxy.wire.bodies import json_text
-from proxy.wire.messages import LabelledPicture, Message, OtherPart, Part, Picture, Request, Span, Splice, Text
+from proxy.wire.messages import (
+    ALONE,
+    Beside,
+    LabelledPicture,
+    Message,
+    OtherPart,
+    Part,
+    Picture,
+    Request,
+    Span,
+    Splice,
+    Text,
+)
 
 _TEXTS = frozenset({"text", "input_text", "output_text"})
 _PICTURES = frozenset({"image_url", "input_image"})
@@ -50,7 +62,13 @@ def pictures(request: Request, message: Message, member: str) -> list[bytes]:
 
 
 def replace(
-    request: Request, message: Message, member: str, text: str, added: Sequence[LabelledPicture | str], kind: str
+    request: Request,
+    message: Message,
+    member: str,
+    text: str,
+    added: Sequence[LabelledPicture | str],
+    kind: str,
+    beside: Beside = ALONE,
 ) -> Splice:
     """Put a text, and pictures (with texts between them) after it, in place of what stands under `member`.
 
@@ -64,8 +82,34 @@ def replace(
         return Splice(span.start, span.end, json_text(text))
     # Providers refuse more than a few hints: what the picture's own message keeps must not stand here, too.
     bare = [one if isinstance(one, str) else LabelledPicture(one.label, _without_hint(one.part)) for one in added]
-    parts = [_text(text, kind, _cache_hint(request, span, message)), *labelled(bare, kind)]
+    before, after = (list(_standing(request, message, span, side, kind)) for side in (beside.before, beside.after))
+    # A part that stays keeps its own.
+    kept = any(b'"cache_control"' in part for part in (*before, *after))
+    hint = None if kept else _cache_hint(request, span, message)
+    parts = [*before, _text(text, kind, hint), *labelled(bare, kind), *after]
     return Splice(span.start, span.end, b"[" + b",".join(parts) + b"]")
+
+
+def _standing(
+    request: Request, message: Message, content: Span, stays: Sequence[int | str], kind: str
+) -> Iterator[bytes]:
+    own = [] if message.plain or not stays else spans.element_spans(request.body, content)
+    for one in stays:
+        yield _text(one, kind) if isinstance(one, str) else request.body[own[one].start : own[one].end]
+
+
+def remove_some(request: Request, message: Message, member: str, gone: Collection[int]) -> list[Splice]:
+    """Take parts out of the list under `member`, with a comma beside each. At least one part must stay."""
+    span = spans.member_span(request.body, message.span, member)
+    own = spans.element_spans(request.body, span) if span is not None else []
+    left = [index for index in range(len(own)) if index not in gone]
+    if not left:
+        raise ValueError(f"no part of message {message.index} would be left")
+    cuts = [Splice(own[0].start, own[left[0]].start)] if left[0] else []
+    for index, following in zip(left, [*left[1:], len(own)], strict=True):
+        if following > index + 1:
+            cuts.append(Splice(own[index].end, own[following - 1].end))
+    return cuts
 
 
 def remove(request: Request, message: Message) -> Splice:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 import msgspec
 
 from proxy.wire import parts, responses_items, spans
 from proxy.wire.bodies import Cutter, json_text
-from proxy.wire.messages import Api, LabelledPicture, Message, NotJson, Request, Role, Splice, Text
+from proxy.wire.messages import ALONE, Api, Beside, LabelledPicture, Message, NotJson, Request, Role, Splice, Text
 from proxy.wire.responses_items import named
 from proxy.wire.responses_reply import ResponsesReplyReader
 
@@ -83,19 +83,26 @@ def picture_parts(request: Request, message: Message) -> list[bytes]:
     return parts.pictures(request, message, _member(message))
 
 
-def replace_content(request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str]) -> Splice:
+def replace_content(
+    request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str], beside: Beside = ALONE
+) -> Splice:
     """Put a text, and what is added after it, in place of a call's output; the item's other fields stay as they are.
 
     In a file search the text becomes its only result, which can hold no picture. Raises ValueError where there is
     nothing to replace.
     """
     if not message.only_text:
-        return parts.replace(request, message, _member(message), text, added, "input_text")
+        return parts.replace(request, message, _member(message), text, added, "input_text", beside)
     span = spans.member_span(request.body, message.span, _member(message))
     if span is None or any(isinstance(one, LabelledPicture) for one in added):
         raise ValueError(f"message {message.index} cannot hold {'pictures' if added else 'results'}")
     whole = "\n\n".join([text, *(one for one in added if isinstance(one, str))])
     return Splice(span.start, span.end, b'[{"text":' + json_text(whole) + b"}]")
+
+
+def remove_parts(request: Request, message: Message, gone: Collection[int]) -> list[Splice]:
+    """Take parts (by index) out of an item with other ones, which stay as they are."""
+    return parts.remove_some(request, message, _member(message), gone)
 
 
 def remove_message(request: Request, message: Message) -> Splice:

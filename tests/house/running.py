@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from proxy.gateway.app import Conversing, Gateway, Readiness
+from proxy.gateway.app import Conversing, Gateway, Readiness, Tagging
 from proxy.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -91,9 +91,16 @@ class ProxyProcess:
 class InProcess:
     """The gateway in this event loop, with a conversation and a store that the test chooses."""
 
-    def __init__(self, settings: Settings, conversations: Conversing, readiness: Readiness, key: str | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        conversations: Conversing,
+        readiness: Readiness,
+        key: str | None,
+        tagging: Tagging | None = None,
+    ) -> None:
         self.settings = settings
-        self.gateway = Gateway(settings, conversations, readiness, key)
+        self.gateway = Gateway(settings, conversations, readiness, key, tagging)
         self.url = ""
 
     async def start(self) -> InProcess:
