@@ -43,7 +43,9 @@ class Seeded:
 
 #: What is not played yet, because the product gets it wrong: each has a test of its own in `test_records.py` that is
 #: expected to fail, and leaves this list together with that mark.
-NOT_YET: frozenset[str] = frozenset({"citations that failed", "labels of merged outputs"})
+NOT_YET: frozenset[str] = frozenset(
+    {"records lost between versions", "citations that failed", "labels of merged outputs"}
+)
 
 
 # What the conversation is made of.

@@ -178,6 +178,7 @@ class CitedDoc:
     group: int
     first: tuple[int, int, int]
     shown_times: int
+    versions: bool = False  # its id was shown with other words, too
     moot: bool = False  # cited before this question showed it: what had been shown before, or this, may be meant
     far: bool = False  # cited where it had not been shown: before an interruption, or in an older question
 
@@ -275,6 +276,12 @@ class _Walk:
                         # A router, or another branch, got an answer here: which of the two stands here cannot be told.
                         truth.earliest = index
                 ended = ambiguous = answered = False
+        words: dict[tuple[str, str], set[str]] = {}
+        for question in self.questions:
+            for shown in question.shown:
+                words.setdefault((shown.doc.table, shown.doc.id), set()).add(shown.doc.content)
+        for key, entry in truth.cited.items():
+            entry.versions = len(words[key[0], key[2]]) > 1
         for place, question in enumerate(self.questions):
             self.judge_returns(question, place == len(self.questions) - 1)
         return truth
@@ -475,7 +482,7 @@ def _only_ours(player: Player, history: History, truth: Truth, verdict: Verdict,
         # Going back to the reply that called for them: pictures go only together with the returns that they came with.
         step = index - 1
         while history[step].role != "assistant":
-            holds = history[step].table is not None and set(history[step].docs) & set(history[index].ours)
+            holds = history[step].readable and set(history[step].docs) & set(history[index].ours)
             assert not holds or step in verdict.replaced, f"promise 6: message {index} went, and {step} with it stayed"
             step -= 1
     tail = len(history) - truth.earliest
@@ -510,7 +517,7 @@ def _nothing_lost(
     forwarded = [text for raw in went.messages for text in texts_of(raw)]
     capsule_text = parts_of(verdict.replaced[capsule])[0][1] if capsule is not None else ""
     for entry in truth.cited.values():
-        if entry.moot or (entry.far and (player.harmed or truth.interrupted or entry.docs[0].id.isdigit())):
+        if _is_open(player, truth, entry):
             continue
         for doc in entry.docs:
             if any(doc.content in text for text in forwarded):
@@ -524,6 +531,12 @@ def _nothing_lost(
             assert times <= max(1, same) or doc.local or doc.whole, (
                 f"promise 8: [{doc.id}] stands {times} times in the capsule"
             )
+
+
+def _is_open(player: Player, truth: Truth, entry: CitedDoc) -> bool:
+    """Whether nobody can say which words a citation meant: then none are asked for."""
+    lost = player.harmed and ("records lost between versions" in NOT_YET and entry.versions)
+    return lost or entry.moot or (entry.far and (player.harmed or truth.interrupted or entry.docs[0].id.isdigit()))
 
 
 def _pictures(
@@ -555,6 +568,8 @@ def _pictures(
         assert owners, f"promise 6: this label does not name the picture's chunk: {label}"
     gone = [history[index] for index in (*verdict.replaced, *verdict.removed)]
     for entry in truth.cited.values():
+        if _is_open(player, truth, entry):
+            continue
         for doc in entry.docs:
             held = [m for m in gone if doc in m.docs or doc in m.ours]
             if not doc.picture or doc.picture in UNDECODABLE or not held or not all(m.readable for m in history):
