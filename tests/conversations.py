@@ -111,13 +111,13 @@ SETUPS: tuple[tuple[EvidenceTable, ...], ...] = (
     (DOCS, BARE),
 )
 
-_SETTINGS: dict[int, Settings] = {}
+_SETTINGS: dict[tuple[int, str], Settings] = {}
 
 
-def settings_of(setup: tuple[EvidenceTable, ...]) -> Settings:
-    key = id(setup)
+def settings_of(setup: tuple[EvidenceTable, ...], layout: str = "single") -> Settings:
+    key = (id(setup), layout)
     if key not in _SETTINGS:
-        _SETTINGS[key] = Settings(evidence=list(setup))
+        _SETTINGS[key] = Settings.model_validate({"evidence": list(setup), "compaction": {"layout": layout}})
     return _SETTINGS[key]
 
 
@@ -296,11 +296,16 @@ class Player:
 
     most_choices = 2  # how many replies a request may ask for
 
-    def __init__(self, dice: Dice, judge: Callable[[Player, Voice, History, bytes, Exchange], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        dice: Dice,
+        judge: Callable[[Player, Voice, History, bytes, Exchange], Awaitable[None]],
+        layout: str = "single",
+    ) -> None:
         self.dice = dice
         self.judge = judge
         self.setup = SETUPS[dice.below(len(SETUPS))]
-        self.settings = settings_of(self.setup)
+        self.settings = settings_of(self.setup, layout)
         self.store = FakeStore()
         self.process = 0
         self.in_process = True
@@ -368,7 +373,7 @@ class Player:
             local=table.ids == "local",
             title=f"Title {number}" if self.dice.below(2) else None,
             collection=("manuals", "notes")[number % 2] if table.format == "haiku" and self.rarely(4) else None,
-            picture=pictures[(number * 3 + version) % len(pictures)] if has_picture else None,
+            picture=pictures[(number * 5 + version * 6) % len(pictures)] if has_picture else None,
             reference=f"#/pictures/{number}" if has_picture and table.format == "haiku" else None,
         )
 
@@ -691,12 +696,14 @@ class Player:
         closes = finish in ("stop", "end_turn") and broken not in ("before", "error")
         if closes:
             self.closed.add(tuple(message.raw for message in history))
-        kept = self.assistant(voice, {"role": "assistant", "content": text}, closes=closes, inline=cited)
+        # What an answer that settled nothing named is known from the transcript alone, if the client shows it there.
+        known = cited if closes or not voice.pen.drops_text else ()
+        kept = self.assistant(voice, {"role": "assistant", "content": text}, closes=closes, inline=known)
         if closes and self.rarely(14):
             feedback = "Validation feedback:\nanswer in French" if self.dice.below(2) else "2 validation errors:\n- no"
             self.tell(f"user: {feedback!r}")
             raw = voice.pen.message({"role": "user", "content": feedback}, self.serial())
-            kept = replace(kept, closes=False)
+            kept = replace(kept, closes=False, inline=() if voice.pen.drops_text else kept.inline)
             return await self.answer(voice, (*history, kept, Msg(raw, "user", continues=True)))
         return (*history, kept)
 

@@ -617,14 +617,14 @@ def _arranged(player: Player, history: History, truth: Truth, verdict: Verdict, 
             at = text.find(doc.content)
             if at >= 0:
                 placed.append((at, entry, doc))
-                ending = text[at + len(doc.content) :]
-                assert ending == "" or ending.startswith("\n\n["), (
-                    f"promise 8: [{doc.id}] does not end where it ended: {ending[:60]!r}"
-                )
-                assert text[:at].endswith("\n"), f"promise 8: [{doc.id}] does not begin where it began"
     # Words that stand under two ids cannot be told apart by where they stand.
     placed = [item for item in placed if sum(item[2].token in other[2].content for other in placed) == 1]
     placed.sort(key=lambda item: item[0])
+    for at, _, doc in placed:
+        ending = text[at + len(doc.content) :]
+        cut_here = f"promise 8: [{doc.id}] does not end where it ended: {ending[:60]!r}"
+        assert ending == "" or ending.startswith("\n\n["), cut_here
+        assert text[:at].endswith("\n"), f"promise 8: [{doc.id}] does not begin where it began"
     for (before, first, one), (after, second, two) in pairwise(placed):
         assert first.group >= second.group, f"promise 8: [{two.id}] of a newer group stands after [{one.id}]"
         between = text[before + len(one.content) : after]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.costs import tokens as vocabulary
 from proxy.compaction import wording
 from proxy.ledger.records import decode, encode
 from tests.talk import AUTO, HAIKU, asked_next, body, calls, cited, returns, rewritten, says, searched, settled, user
@@ -109,16 +105,10 @@ _NAME = "fb374d419588a4632f3f557e76b4b70aebbca790"  # tiktoken's name for it in 
 _SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 
 
-@cache
 def tokens() -> Callable[[str], int]:
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
-    file = Path(folder or Path(tempfile.gettempdir(), "data-gym-cache"), _NAME)
-    if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != _SHA256:
-        pytest.skip(
-            f"no vocabulary of o200k_base at hand: put it at {file} (it lies in the wheels of litellm and bpe-openai)"
-        )
-    encoding = pytest.importorskip("tiktoken").get_encoding("o200k_base")
-    return lambda text: len(encoding.encode(text, disallowed_special=()))
+    if vocabulary.LABEL != "o200k_base":
+        pytest.skip("the o200k_base vocabulary is not on this machine: PyPI's bpe-openai brings it")
+    return lambda text: len(vocabulary.encode(text))
 
 
 def test_a_receipt_costs_at_most_25_tokens() -> None:

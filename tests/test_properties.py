@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.gateway.conversation import Asked, Conversations
-from tests import promises
+from tests import promises, promises_append
 from tests.conversations import SETUPS, Player, Seeded, run, settings_of
 from tests.fake_store import FakeStore
 from tests.house import client
@@ -74,19 +74,25 @@ def dice(draw: st.DrawFn) -> Drawn:
     return Drawn(draw)
 
 
+#: Each layout with its judge.
+LAYOUTS = {"single": promises.judge, "append": promises_append.judge}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @examples(500)
-@given(dice())
-def test_the_promises_hold_in_any_conversation(thrown: Drawn) -> None:
-    count("drawn conversations")
-    run(Player(thrown, promises.judge).play(most=3))
+@given(thrown=dice())
+def test_the_promises_hold_in_any_conversation(layout: str, thrown: Drawn) -> None:
+    count(f"drawn conversations, {layout}")
+    run(Player(thrown, LAYOUTS[layout], layout).play(most=3))
 
 
 @pytest.mark.parametrize("first", range(0, 1000, 100))
-def test_the_promises_hold_in_long_conversations(first: int) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_promises_hold_in_long_conversations(layout: str, first: int) -> None:
     """Seeds instead of hypothesis: longer conversations, and many times as many of them in a second."""
     for seed in range(first * TIMES, (first + 100) * TIMES):
-        count("long conversations")
-        run(Player(Seeded(seed), promises.judge).play(most=6))
+        count(f"long conversations, {layout}")
+        run(Player(Seeded(seed), LAYOUTS[layout], layout).play(most=6))
 
 
 # The same in the Responses API.
@@ -231,8 +237,8 @@ _WORDS = st.sampled_from(
      "data:image/png;base64,AAAA", "data:;base64,", "Fix the errors and try again.")
 )  # fmt: skip
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | _WORDS | st.text(max_size=8)
-_JSON = st.recursive(
-    _SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_KEYS, inner, max_size=5), max_leaves=12
+_JSON: st.SearchStrategy[Any] = st.deferred(
+    lambda: _SCALARS | st.lists(_JSON, max_size=4) | st.dictionaries(_KEYS, _JSON, max_size=5)
 )
 _CALL = st.fixed_dictionaries(
     {

@@ -318,7 +318,7 @@ async def test_a_slow_read_is_reported_as_slow_goes_on_and_fills_the_cache(
         gate.set()
         await eventually(lambda: finds(store, one))
         assert store.counts()["reads"] == 1
-        assert store.counts()["slow"] == 3
+        assert store.counts()["slow"] >= 3  # waiting for the gate may meet a slow read, too
 
 
 async def test_reads_that_never_come_back_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from benchmarks.costs import tokens
 
 BLOCK = 128
 LEAST = 1024
+_START, _SPEAKS = 200_006, 200_008
 PRICES = (0.1, 0.25, 0.5, 1.0)
 
 
@@ -81,7 +82,7 @@ class Prefixes:
             at += 1
         if at < len(messages):
             others = list(node.below)
-            size += max((_alike(messages[at], other) for other in others), default=0)
+            size += max((_alike(messages[at], other) + (at > 0) for other in others), default=0)
             counted += max(
                 (_alike_tokens(message_tokens(messages[at]), message_tokens(other)) for other in others), default=0
             )
@@ -128,8 +129,9 @@ def message_tokens(raw: bytes) -> list[int]:
     """The tokens of a message: who speaks, what is said, which pictures, which calls."""
     message: dict[str, Any] = json.loads(raw)
     content = message.get("content", message.get("output"))
-    found: list[int] = []
-    text = f"<{message.get('role') or message.get('type')}>"
+    # What marks a message's start and its speaker's end are special tokens, which merge with no text.
+    found = [_START, *tokens.encode(message.get("role") or message.get("type") or ""), _SPEAKS]
+    text = ""
     for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
         picture = part.get("image_url")
         if picture is not None:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from proxy.compaction import capsule, places, wording
 from proxy.compaction.capsule import Capsule, Entry, Pictures
 from proxy.compaction.replacing import Replaced, Rewrite
-from proxy.evidence.citing import SHORTEST_BEGINNING
 from proxy.evidence.tables import Tables
 from proxy.ledger.records import Record, Writing
 from proxy.ledger.transcript import Transcript
@@ -82,7 +81,6 @@ def _written(
     """What each carrier holds, and how many chunks that is."""
     carried: dict[int, list[Capsule]] = {}
     chunks: dict[int, int] = {}
-    above: dict[str, set[str]] = {}  # the ids that stand above, under each way to begin one
     for one in held:
         carrier, writing = one.carrier, one.writing
         if carrier is None or carrier in stays:
@@ -100,9 +98,7 @@ def _written(
         pieces = [capsule.write(entry, writing.collections) for entry in entries]
         empty = wording.RECEIPT if is_own else wording.ADDED_LATER
         pieces.insert(0, (wording.APPENDED if is_own else wording.ADDED_LATER) if pieces else empty)
-        for chunk in (*writing.chunks, *writing.again):
-            above.setdefault(chunk.id[:SHORTEST_BEGINNING], set()).add(chunk.id)
-        if is_own and (short := [name for chunk_id in dict.fromkeys(named) if (name := _short(chunk_id, above))]):
+        if is_own and (short := [chunk_id for chunk_id in dict.fromkeys(named) if _tokens(chunk_id) <= _MOST_TOKENS]):
             pieces.append(wording.still_above(short))
         taken = tuple(pictures.take())
         if len(pieces) > 1 or taken:
@@ -112,15 +108,9 @@ def _written(
     return carried, chunks
 
 
+#: A longer id is not named again: it costs more than the reminder is worth, and its beginning alone no cite tool knows.
 _MOST_TOKENS = 7
 _PIECE = re.compile(r"[A-Z]*[a-z]+|[A-Z]+|[0-9]{1,3}|.", re.DOTALL)
-
-
-def _short(chunk_id: str, above: dict[str, set[str]]) -> str | None:
-    """How to name a chunk that stands above: by its id or the beginning of a long one; None where that is unclear."""
-    if _tokens(chunk_id) <= _MOST_TOKENS:
-        return f"[{chunk_id}]"
-    return f"[{chunk_id[:SHORTEST_BEGINNING]}…]" if above.get(chunk_id[:SHORTEST_BEGINNING]) == {chunk_id} else None
 
 
 def _tokens(text: str) -> int:

@@ -32,7 +32,7 @@ def entry(ids: list[str], source: str | None, collection: str | None, content: s
 
 def still_above(ids: list[str]) -> str:
     """The line that names chunks which were cited again and stand above. With short ids: at most 12 tokens for each."""
-    return f"Still above: {', '.join(ids)}"
+    return f"Still above: {', '.join(f'[{chunk_id}]' for chunk_id in ids)}"
 
 
 def label(chunk_id: str, reference: str | None, collection: str | None) -> str:

@@ -17,7 +17,7 @@ NEAR_RANDOM = 0.62
 #: For ids that are not random, neighbours are alike (`manual-p3`, `manual-p4`): nearer, and the same numbers in both.
 NEAR_NAMED = 0.85
 _SHORTEST_NAMED = 12
-#: How much of an id names it, where "…" says that it goes on. Six digits of a UUID are up to 7 tokens of o200k_base.
+#: How much of an id names it, where "…" says that it goes on.
 SHORTEST_BEGINNING = 6
 
 #: UUIDs and digests: what looks like it was drawn at random.
@@ -171,7 +171,7 @@ def recovered(damaged: str, known: Iterable[str]) -> str | None:
     best: list[str] = []
     bare = "".join(damaged.split()).strip(_WRAPPING)
     if bare.endswith(("…", "...")) and len(stem := bare.rstrip("….")) >= SHORTEST_BEGINNING:
-        # Layout `append` names a long id by its beginning, and a model may take that for the id.
+        # A model may spare itself the rest of a long id.
         best = [candidate for candidate in set(known) if candidate.startswith(stem)]
         return best[0] if len(best) == 1 else None
     for candidate in set(known):
