@@ -477,7 +477,9 @@ async def test_a_lost_record_does_not_exchange_what_was_cited_for_what_was_only_
     history = await proxy.plays([*history, *question("second?", {"c1": "The pump runs at 4 bar."}, [])])
     proxy.store.forget(1)
     proxy.restart()
-    history = await proxy.plays([*history, user("third?"), *cited(["c1"]), says("3 bar.")])
+    call, registered = cited(["c1"])
+    history = [*await proxy.replies([*history, user("third?")], call), registered]
+    history = await proxy.replies(history, says("3 bar."))
     assert "The pump runs at 3 bar." in contents(await proxy.sees([*history, user("fourth?")]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from proxy.evidence.chunks import Chunk
@@ -14,7 +15,7 @@ PICTURE_TAG = "[haiku.rag/retrieved-image]"
 
 _SEPARATOR = "\n\n---\n\n"
 _HEADER = re.compile(
-    r"(?:\A|(?<=\n\n---\n\n))(?P<again>Also matched, shown above: )?"
+    r"(?P<again>Also matched, shown above: )?"
     r"\[(?P<id>[^\[\]\n]+)\] \[rank (?P<rank>\d{1,6}) of (?P<of>\d{1,6})\](?=\n|\Z)"
 )
 #: Something that looks like a header, wherever it stands: a return with one but no chunks cannot be read.
@@ -33,7 +34,7 @@ def read(text: str, part: int = 0) -> list[Chunk] | None:
     A header counts at the start or after a separator. Content may hold both; but a forged header beside the real
     ones breaks the ranks, and then nothing of this return is taken for a chunk.
     """
-    headers = list(_HEADER.finditer(text))
+    headers = [header for at in _starts(text) if (header := _HEADER.match(text, at)) is not None]
     total = len(headers)
     if not headers:
         return None if _RANK.search(text) else []
@@ -51,6 +52,15 @@ def read(text: str, part: int = 0) -> list[Chunk] | None:
             return None
         chunks.append(chunk)
     return chunks
+
+
+def _starts(text: str) -> Iterator[int]:
+    """Where a header may stand: at the start, and after each separator, also after one that overlaps another."""
+    yield 0
+    at = text.find(_SEPARATOR)
+    while at >= 0:
+        yield at + len(_SEPARATOR)
+        at = text.find(_SEPARATOR, at + 1)
 
 
 def _chunk(chunk_id: str, body: str, part: int) -> Chunk | None:

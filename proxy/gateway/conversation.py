@@ -10,10 +10,9 @@ import hashlib
 import json
 import logging
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, get_args
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar, get_args
 
 from proxy.compaction import append, rewrite
 from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouched
@@ -21,10 +20,12 @@ from proxy.compaction.replacing import Rewrite
 from proxy.evidence import tagged
 from proxy.evidence.pictures import decodes, picture_digest
 from proxy.evidence.returns import is_retry_prompt
-from proxy.evidence.tables import FieldNames, Table, Tables, table_of
+from proxy.evidence.tables import Table, Tables, table_of
 from proxy.evidence.tagged import Failure, Proof
 from proxy.evidence.tags import Keys
 from proxy.gateway.histories import Histories, extended
+from proxy.gateway.recent import Recent
+from proxy.gateway.tables import tables_of, with_registered
 from proxy.ledger import boundary, records, settling, transcript
 from proxy.ledger.boundary import Boundary
 from proxy.ledger.questions import Habits, follows_answer
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evidence_proxy.conversation")
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 #: From this size on a body is read in a thread, so that open streams never wait for it.
@@ -136,10 +135,10 @@ class Conversations:
             continuation_prefixes=tuple(settings.policy.continuation_prefixes),
         )
         self._store = store
-        self._given: _Recent[bytes, Boundary] = _Recent(_MOST_GIVEN)
-        self._unsettled: _Recent[bytes, bool] = _Recent(_MOST_GIVEN)
-        self._records: _Recent[bytes, Record] = _Recent(_MOST_RECORDS)
-        self._decodes: _Recent[bytes, bool] = _Recent(_MOST_PICTURES)
+        self._given: Recent[bytes, Boundary] = Recent(_MOST_GIVEN)
+        self._unsettled: Recent[bytes, bool] = Recent(_MOST_GIVEN)
+        self._records: Recent[bytes, Record] = Recent(_MOST_RECORDS)
+        self._decodes: Recent[bytes, bool] = Recent(_MOST_PICTURES)
         self._histories = Histories()
 
     def counts(self) -> dict[str, int]:
@@ -499,33 +498,6 @@ class _Failures:
             return {f"tag_{name}": count for name, count in self._counts.items()}
 
 
-class _Recent(Generic[Key, Value]):
-    """The values used most recently, up to a number of them. Safe to use from threads."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._values: OrderedDict[Key, Value] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Key) -> Value | None:
-        with self._lock:
-            value = self._values.get(key)
-            if value is not None:
-                self._values.move_to_end(key)
-            return value
-
-    def put(self, key: Key, value: Value) -> None:
-        with self._lock:
-            self._values[key] = value
-            self._values.move_to_end(key)
-            if len(self._values) > self._most:
-                self._values.popitem(last=False)
-
-    def drop(self, key: Key) -> None:
-        with self._lock:
-            self._values.pop(key, None)
-
-
 def tenant_digest(credential: str) -> bytes:
     """32 bytes that stand for a tenant in this process; the store keys them with a secret of its own."""
     return hashlib.sha256(b"tenant:" + credential.encode("utf-8", "surrogatepass")).digest()
@@ -537,35 +509,6 @@ def _keyed(tenant: bytes, digest: bytes) -> bytes:
 
 async def _run(in_thread: bool, work: Callable[[], Result]) -> Result:
     return await asyncio.to_thread(work) if in_thread else work()
-
-
-def tables_of(settings: Settings, proof: Proof) -> Tables:
-    """The evidence tables that a configuration names, as values, and that of tagged evidence, which is always there."""
-    named = tuple(
-        Table(
-            name=table.name,
-            format=table.format,
-            tools=frozenset(table.tools),
-            cite=table.cite,
-            ids="global" if table.format == "tagged" else table.ids,
-            undeclared=table.undeclared,
-            proof=proof if table.format == "tagged" else None,
-            fields=FieldNames(**{name: tuple(getattr(table.fields, name)) for name in FieldNames.__dataclass_fields__}),
-        )
-        for table in settings.evidence
-    )
-    if any(table.proof is not None for table in named):
-        return named
-    always = Table("tagged", "tagged", frozenset(), "cite", ids="global", undeclared="receipt", proof=proof)
-    return (*named, always)
-
-
-def with_registered(tables: Tables, whole: Mapping[str, str]) -> Tables:
-    """These tables for one request of which whole returns are known by their tags."""
-    return tuple(
-        replace(table, proof=replace(table.proof, registered=whole)) if table.proof is not None else table
-        for table in tables
-    )
 
 
 def _refusal(outcome: Outcome, member: str) -> Refusal:
