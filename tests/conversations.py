@@ -487,7 +487,7 @@ class Player:
         for at in order:
             returned, pictures = self.returned(voice, history, calls[at], ids[at])
             if ids[at] in muddled:
-                self.incomplete = self.incomplete or returned.cites is not None
+                self.incomplete = self.incomplete or calls[at].cited_by is not None
                 returned = replace(returned, table=None, docs=(), cites=None)
                 pictures = [replace(message, ours=()) for message in pictures]
             history = (*history, returned)

@@ -535,6 +535,8 @@ def _nothing_lost(
 
 def _is_open(player: Player, truth: Truth, entry: CitedDoc) -> bool:
     """Whether nobody can say which words a citation meant: then none are asked for."""
+    if truth.earliest != truth.current:
+        return True  # whether the question before this one was over cannot be told
     lost = player.harmed and ("records lost between versions" in NOT_YET and entry.versions)
     return lost or entry.moot or (entry.far and (player.harmed or truth.interrupted or entry.docs[0].id.isdigit()))
 
@@ -653,7 +655,7 @@ def _arranged(player: Player, history: History, truth: Truth, verdict: Verdict, 
                 first.first[0] != second.first[0] or first.first[1] == second.first[1]
             ):
                 assert first.first < second.first, f"promise 8: [{two.id}] appeared before [{one.id}]"
-    if any(not message.readable for message in history):
+    if any(not message.readable for message in history) or any(entry.moot for entry in truth.cited.values()):
         return
     tokens = set(re.findall(r"<\w+\.\w+\.\w+>", text))
     wanted = {doc.token for entry in truth.cited.values() for doc in entry.docs}

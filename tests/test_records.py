@@ -429,7 +429,6 @@ async def test_what_a_question_without_a_record_cited_out_of_older_evidence_stay
     assert PUMP["c1"] in contents(await proxy.sees([*history, user("third?")]))
 
 
-@pytest.mark.xfail(strict=True, reason="a citation that failed takes the place of one that counted")
 async def test_a_citation_that_failed_does_not_take_the_place_of_one_that_counted() -> None:
     proxy = Proxy()
     history = question("first?", {"c1": "The pump runs at 3 bar."}, ["c1"])
@@ -438,9 +437,6 @@ async def test_a_citation_that_failed_does_not_take_the_place_of_one_that_counte
     assert "The pump runs at 3 bar." in contents(await proxy.sees([*history, user("third?")]))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a picture is labelled with the first id of the output that its chunk was merged into"
-)
 async def test_a_label_names_the_chunk_whose_picture_it_is() -> None:
     proxy = Proxy((HAIKU,))
     label = f"Page image 1 of 1, for [{ONE}] (#/pictures/4). Not provided by the user. [haiku.rag/retrieved-image]"
@@ -457,9 +453,6 @@ async def test_a_label_names_the_chunk_whose_picture_it_is() -> None:
     assert f"Picture of cited evidence [{ONE}]" in seen
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a record whose reply called an output tool fits where the transcript shows a text"
-)
 async def test_a_record_of_an_output_call_does_not_fit_a_text_that_was_cut_off() -> None:
     proxy = Proxy()
     start = await proxy.plays([user("pressure?"), *searched(found(**PUMP)), *cited(["c1"])])
@@ -468,9 +461,6 @@ async def test_a_record_of_an_output_call_does_not_fit_a_text_that_was_cut_off()
     assert await proxy.sees([*history, user("go on")]) == [*history, user("go on")]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="after a loss, what a question between only retrieved is taken before what was cited"
-)
 async def test_a_lost_record_does_not_exchange_what_was_cited_for_what_was_only_found() -> None:
     proxy = Proxy()
     history = await proxy.plays(question("first?", {"c1": "The pump runs at 3 bar."}, ["c1"]))

@@ -89,11 +89,11 @@ def _written(
         # A chunk that stands in a return which stays is shown there, once.
         entries = capsule.in_order([entry for entry in one.entries if entry.ret not in stays], tables)
         for entry in entries:
-            pictures.add(entry.ids[0], entry.pictures, entry.collection if writing.collections else None)
+            pictures.add(entry.pictures, entry.collection if writing.collections else None)
         shown = {(entry.table, chunk_id) for entry in entries for chunk_id in entry.ids}
         for chunk in (*writing.chunks, *writing.again):
             if (chunk.table, chunk.id) not in shown:
-                pictures.add(chunk.id, chunk.pictures, chunk.collection if writing.collections else None)
+                pictures.add(capsule.owned(chunk), chunk.collection if writing.collections else None)
         named = [chunk.id for chunk in writing.again if not chunk.local and (chunk.table, chunk.id) not in shown]
         pieces = [capsule.write(entry, writing.collections) for entry in entries]
         empty = wording.RECEIPT if is_own else wording.ADDED_LATER

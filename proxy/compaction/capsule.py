@@ -14,6 +14,9 @@ from proxy.ledger.settling import read_return
 from proxy.ledger.transcript import Transcript
 from proxy.wire.messages import Message
 
+#: A picture's place with the id of the chunk whose it is.
+OwnPicture = tuple[str, PicturePlace]
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -28,7 +31,7 @@ class Entry:
     source: str | None = None
     collection: str | None = None
     details: str | None = None
-    pictures: tuple[PicturePlace, ...] = ()
+    pictures: tuple[OwnPicture, ...] = ()
     whole: bool = False
 
 
@@ -95,7 +98,7 @@ def _entry(cited: Cited, place: Place, evidence: Evidence | None) -> Entry | Non
             first=cited.first,
             content=evidence.text,
             collection=cited.collection,
-            pictures=cited.pictures,
+            pictures=owned(cited),
             whole=True,
         )
     chunk = _chunk(evidence, cited.id, place)
@@ -111,8 +114,13 @@ def _entry(cited: Cited, place: Place, evidence: Evidence | None) -> Entry | Non
         source=chunk.source,
         collection=chunk.collection,
         details=chunk.details,
-        pictures=cited.pictures,
+        pictures=owned(cited),
     )
+
+
+def owned(cited: Cited) -> tuple[OwnPicture, ...]:
+    """The pictures of a chunk, as its own."""
+    return tuple((cited.id, place) for place in cited.pictures)
 
 
 def _chunk(evidence: Evidence, chunk_id: str, place: Place) -> Chunk | None:
@@ -137,7 +145,7 @@ def build(entries: list[Entry], tables: Tables, was_removed: Callable[[PicturePl
             position, group = position + 1, entry.group
             pieces.append(wording.group(position))
         pieces.append(write(entry, spans_collections))
-        pictures.add(entry.ids[0], entry.pictures, entry.collection if spans_collections else None)
+        pictures.add(entry.pictures, entry.collection if spans_collections else None)
     return Capsule("\n\n".join(pieces), tuple(pictures.take()), chunks=count(ordered))
 
 
@@ -152,9 +160,9 @@ class Pictures:
         self._sent: set[tuple[bytes, str | None]] = set()
         self._taken: list[PictureAgain] = []
 
-    def add(self, chunk_id: str, places: Iterable[PicturePlace], collection: str | None) -> None:
-        """Take the pictures of a chunk; `collection` is named where it is given."""
-        for place in places:
+    def add(self, pictures: Iterable[OwnPicture], collection: str | None) -> None:
+        """Take the pictures of an entry; `collection` is named where it is given."""
+        for chunk_id, place in pictures:
             if (place.digest, place.reference) not in self._sent and self._was_removed(place):
                 self._sent.add((place.digest, place.reference))
                 self._taken.append(PictureAgain(place, wording.label(chunk_id, place.reference, collection)))

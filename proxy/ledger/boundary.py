@@ -65,7 +65,8 @@ def find(
         opening = open_at.get(index)
         if opening is not None:
             fits = [record for record in known(step.key) if _may_end(record, opening, question_id)]
-            record = records.fitting(fits, step.digest, step.shown, bool(step.text or step.calls))
+            said = bool(step.text or step.calls)
+            record = records.fitting(fits, step.digest, step.shown, said, called=bool(step.calls))
             if record is not None:
                 if any(later > index and not open_at[later].continues for later in open_at):
                     cited = cited_without_record(transcript, record, index + 1, tables, habits)

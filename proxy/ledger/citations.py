@@ -39,11 +39,16 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """What an id means: chunks, or else the returns in which it only stands as text; neither: a chunk that an earlier
-    question cited already."""
+    question cited already.
+
+    `beside` says that this may not be what was meant: it is retained beside what was cited under the id before, and
+    does not take its place.
+    """
 
     id: str
     found: tuple[Found, ...] = ()
     stands_in: tuple[Read, ...] = ()
+    beside: bool = False
 
 
 class Index:
@@ -146,8 +151,10 @@ class Resolver:
         if found := seen(self._own.outputs(bare)):
             return Resolved(bare, tuple(found))
         for option in options:
-            if found := self._own.chunks(option) or self._question.chunks(option):
+            if found := self._own.chunks(option):
                 return Resolved(option, tuple(found))
+            if found := self._question.chunks(option):
+                return Resolved(option, tuple(found), beside=True)
             if option in self._cited_before:
                 return Resolved(option)
         if found := self._own.outputs(bare) or self._question.outputs(bare):

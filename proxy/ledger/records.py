@@ -85,9 +85,9 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     """What a settled question left: its citations and those before it, and the fate of each return up to it.
 
     `replaced` and `kept` are ordinals of evidence returns: the first become receipts (the newest one the carrier), the
-    second stay. `reply` and `shown` tell apart records under one key. `before` is the digest of the record before it.
-    `cited` is what layout `single` writes, `writings` (one for each question, oldest first) what `append` does: every
-    record has both, so that a store serves either.
+    second stay. `reply` and `shown` tell apart records under one key; `called` is whether the reply called an output
+    tool. `before` is the digest of the record before it. `cited` is what layout `single` writes, `writings` (one for
+    each question, oldest first) what `append` does: every record has both, so that a store serves either.
     """
 
     version: int
@@ -103,6 +103,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     question_id: str | None = None
     before: bytes | None = None
     writings: tuple[Writing, ...] = ()
+    called: bool = False
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -128,14 +129,18 @@ def digest(record: Record) -> bytes:
     return hashlib.sha256(encode(record)).digest()[:16]
 
 
-def fitting(records: Iterable[Record], reply: bytes, shown: bytes, said_something: bool) -> Record | None:
+def fitting(
+    records: Iterable[Record], reply: bytes, shown: bytes, said_something: bool, called: bool = False
+) -> Record | None:
     """Of the records under one key, the one whose reply the transcript shows; where that cannot be told, all, united.
 
-    `said_something` is whether the transcript shows the reply's text at all (some clients send a reference instead).
+    `said_something` is whether the transcript shows the reply's text at all (some clients send a reference instead),
+    `called` whether it shows a call of an output tool: the record of an answer does not fit that, nor the other way.
     A record whose citations were read out of another reply's text does not fit.
     """
     known = sorted(set(map(encode, records)))
-    candidates = [record for payload in known if (record := decode(payload)) is not None]
+    decoded = (record for payload in known if (record := decode(payload)) is not None)
+    candidates = [record for record in decoded if record.called == called]
     same = [record for record in candidates if record.reply == reply]
     if not same:
         same = [record for record in candidates if not (record.inline and said_something)]

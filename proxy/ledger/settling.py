@@ -60,6 +60,7 @@ def settle(
         kept=tuple(sorted(kept)),
         attachments=(*(previous.attachments if previous else ()), *question.attachments()),
         inline=any(table.cites_inline for table in tables),
+        called=bool(reply.calls),
         question_id=question_id,
         before=records.digest(previous) if previous else None,
         writings=(*(previous.writings if previous else ()), question.writing(fresh)),
@@ -164,7 +165,7 @@ class _Question:
         for cite in self._cites(way, tables, part, final):
             resolved = self._resolved(cite, resolver)
             for meaning in resolved:
-                self._note(meaning, tables, before)
+                self._note(meaning, tables, before, beside=meaning.beside or not (cite.declares or cite.inline))
             clear = clear and cite.clear
             # A citation counts for the declaration only if it came after the newest evidence; what is cited again
             # merges, and one whose ids resolve to nothing declares nothing.
@@ -185,7 +186,7 @@ class _Question:
             else:
                 self.replaced.add(read.ret.ordinal)
 
-    def _note(self, meaning: Resolved, tables: list[Table], before: list[Cited]) -> None:
+    def _note(self, meaning: Resolved, tables: list[Table], before: list[Cited], beside: bool) -> None:
         """Write down one resolved id, for each table that it belongs to."""
         self.kept |= {read.ret.ordinal for read in meaning.stands_in}
         for table in tables:
@@ -193,7 +194,7 @@ class _Question:
             standing = tuple(read for read in meaning.stands_in if read.table is table)
             again = not meaning.found and not meaning.stands_in
             if found or standing or (again and any(e.table == table.name and e.id == meaning.id for e in before)):
-                self._cited.append((table, Resolved(meaning.id, found, standing)))
+                self._cited.append((table, Resolved(meaning.id, found, standing, beside)))
 
     def _resolved(self, cite: _Cite, resolver: Resolver) -> list[Resolved]:
         if not cite.inline:
@@ -303,11 +304,15 @@ class _Question:
                 for identity, entry in list(merged.items()):
                     if entry.table == table.name and entry.id == meaning.id:
                         merged[identity] = msgspec.structs.replace(entry, group=self.ordinal)
+        surely = {(table.name, meaning.id) for table, meaning in self._cited if not meaning.beside}
         for identity, entry in fresh.items():
             known = merged.get(identity)
             if known is not None:
+                stays = (entry.table, entry.id) not in surely
                 entry = msgspec.structs.replace(
                     entry,
+                    group=known.group if stays else entry.group,
+                    places=tuple(dict.fromkeys((*known.places, *entry.places))) if stays else entry.places,
                     first=min(known.first, entry.first),
                     pictures=tuple(dict.fromkeys((*entry.pictures, *known.pictures))),
                 )
