@@ -51,7 +51,8 @@ format: $(READY)
 	@$(BIN)/ruff format .
 
 proofs: $(READY)
-	@EVIDENCE_PROXY_PROOFS=full $(BIN)/python -m pytest -q -m proofs $(PYTEST_ARGS)
+	@EVIDENCE_PROXY_PROOFS=full $(BIN)/python -m pytest -q -n 2 --timeout 0 -m proofs $(PYTEST_ARGS)
+	@EVIDENCE_PROXY_PROOFS=full $(BIN)/python -m pytest -q -s --timeout 0 tests/test_properties.py $(PYTEST_ARGS)
 
 # All of them, or one by its file's name: make bench BENCH=rewriting
 bench: $(READY)

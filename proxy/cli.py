@@ -159,7 +159,7 @@ def _writable(directory: Path | None) -> None:
     if directory is None:
         return
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as failed:

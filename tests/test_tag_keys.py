@@ -13,6 +13,7 @@ from proxy.evidence.tags import Broken, Keys
 from proxy.settings import Settings, SettingsError, StoreSettings, TagsSettings
 from proxy.store.tag_keys import FILE, tag_keys
 from proxy.tagging import Result, tag
+from tests.conftest import StartProcess
 
 SECRET = "correct horse battery staple"
 
@@ -71,3 +72,10 @@ def test_a_store_that_replicas_share_needs_a_named_key() -> None:
 def test_with_a_store_in_memory_a_key_lasts_as_long_as_the_process() -> None:
     settings = Settings(store=StoreSettings(uri="memory://"))
     assert not same(tag_keys(settings), tag_keys(settings))
+
+
+async def test_the_data_directory_is_its_owners_only(start_process: StartProcess) -> None:
+    process = await start_process("")
+    directory = process.directory / "data" / "evidence-proxy"
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE((directory / "tag-keys").stat().st_mode) == 0o600
