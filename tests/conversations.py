@@ -43,9 +43,7 @@ class Seeded:
 
 #: What is not played yet, because the product gets it wrong: each has a test of its own in `test_records.py` that is
 #: expected to fail, and leaves this list together with that mark.
-NOT_YET: frozenset[str] = frozenset(
-    {"records lost between versions", "citations that failed", "labels of merged outputs"}
-)
+NOT_YET: frozenset[str] = frozenset({"pictures after an interruption", "the same words twice"})
 
 
 # What the conversation is made of.
@@ -442,9 +440,10 @@ class Player:
         text = f"question {serial}"
         content: Any = text
         kind = self.dice.below(8)
+        over = "pictures after an interruption" in NOT_YET and history and history[-1].role == "user"
         if kind == 5:
             content = [{"type": "text", "text": text}, _image(PICTURES[serial % 8])]
-        elif kind == 6 and not (history and (history[-1].role == "tool" or history[-1].attached)):
+        elif kind == 6 and not (history and (history[-1].role == "tool" or history[-1].attached or over)):
             # Quoted directly after a tool's returns nobody could tell it from a tool's own pictures.
             shown = [doc for message in history for doc in message.docs if doc.picture]
             quoted = label_of(shown[-1]) if shown else "[c1] is what I mean. " + _TAG
@@ -550,9 +549,7 @@ class Player:
         """The return of a call, and the user message with its pictures where this client sends one."""
         pen = voice.pen
         if call.cited_by is not None:
-            sharing = [table for table in self.setup if table.cite == call.name]
-            may_fail = all(t.format == "haiku" for t in sharing) or "citations that failed" not in NOT_YET
-            failed = may_fail and self.rarely(10)
+            failed = self.rarely(10)
             text = "error: the ledger is locked" if failed else f"Registered {len(call.cited)} citation(s)."
             self.tell(f"tool {call.name}({call.arguments}): {text}")
             raw = pen.message({"role": "tool", "tool_call_id": call_id, "content": text}, self.serial())

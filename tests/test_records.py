@@ -473,6 +473,29 @@ async def test_a_lost_record_does_not_exchange_what_was_cited_for_what_was_only_
     assert "The pump runs at 3 bar." in contents(await proxy.sees([*history, user("fourth?")]))
 
 
+async def test_a_picture_that_a_user_quotes_after_an_interruption_stays() -> None:
+    proxy = Proxy((HAIKU,))
+    label = f"Page image 1 of 1, for [{ONE}] (#/pictures/4). Not provided by the user. [haiku.rag/retrieved-image]"
+    quoted = user([{"type": "text", "text": label}, {"type": "image_url", "image_url": {"url": PICTURES[0]}}])
+    shown = f"[{ONE}] [rank 1 of 1]\nContent:\nA pump."
+    # The user spoke over the unfinished question, the provider failed, and then the user sent a picture back.
+    history = [user("first?"), *searched(shown), user("hello?"), quoted]
+    history = await proxy.plays([*history, says("A pump.")])
+    assert quoted in await proxy.sees([*history, user("next?")])
+
+
+async def test_words_that_were_cited_before_and_shown_again_stand_once() -> None:
+    proxy = Proxy((KB_INLINE,))
+    start = [user("first?"), *searched(found(**PUMP))]
+    await proxy.plays(start)
+    history = await proxy.replies(start, says("3 bar [c1]."))
+    again = [*history, user("second?"), *searched(found(**PUMP), "s2")]
+    await proxy.replies(again[:-2], again[-2])
+    cut_off = await proxy.replies(again, says("It runs"), finish="length")
+    history = await proxy.replies([*cut_off, user("go on")], says("at 3 bar [c1]."))
+    assert contents(await proxy.sees([*history, user("third?")])).count(PUMP["c1"]) == 1
+
+
 async def test_a_receipt_is_the_same_text_everywhere() -> None:
     proxy = Proxy()
     history = [*question("first?", PUMP, []), *question("second?", VALVE, [])]

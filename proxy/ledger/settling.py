@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -304,6 +304,7 @@ class _Question:
                 for identity, entry in list(merged.items()):
                     if entry.table == table.name and entry.id == meaning.id:
                         merged[identity] = msgspec.structs.replace(entry, group=self.ordinal)
+        kept = {*self.kept, *(self.previous.kept if self.previous else ())}
         surely = {(table.name, meaning.id) for table, meaning in self._cited if not meaning.beside}
         for identity, entry in fresh.items():
             known = merged.get(identity)
@@ -312,7 +313,7 @@ class _Question:
                 entry = msgspec.structs.replace(
                     entry,
                     group=known.group if stays else entry.group,
-                    places=tuple(dict.fromkeys((*known.places, *entry.places))) if stays else entry.places,
+                    places=_each_content((*known.places, *entry.places), kept) if stays else entry.places,
                     first=min(known.first, entry.first),
                     pictures=tuple(dict.fromkeys((*entry.pictures, *known.pictures))),
                 )
@@ -428,8 +429,12 @@ class _Question:
             reads = [r for r in self.reads if r.table.format != "auto" and self._reply_of[r.ret.ordinal] == index]
             if not reads or opening_after(self.transcript, index, self.habits) is not None:
                 continue  # what opens a question is the user's own, whatever it quotes
+            spoken = False
             for user, message in step.users:
-                owners = _owners(message, [r for r in reads if r.table.proof is None]) or _signed_owners(message, reads)
+                # Without a signature only what directly follows the returns is theirs: once somebody has spoken, no more.
+                owners = () if spoken else _owners(message, [r for r in reads if r.table.proof is None])
+                owners = owners or _signed_owners(message, reads)
+                spoken = spoken or not owners
                 if owners:
                     found.append(Attachment(user, owners))
         return found
@@ -448,6 +453,16 @@ def content_digest(found: Found) -> bytes:
     """The digest that a place must show when it is read again."""
     chunk = found.chunk
     return chunk.digest if chunk is not None else digest_text(found.read.evidence.text)
+
+
+def _each_content(places: Iterable[Place], kept: Container[int]) -> tuple[Place, ...]:
+    """One place of each content: the first, or one in a return that stays, where it is shown already."""
+    one: dict[bytes, Place] = {}
+    for place in places:
+        known = one.setdefault(place.digest, place)
+        if place.ret in kept and known.ret not in kept:
+            one[place.digest] = place
+    return tuple(one.values())
 
 
 def _contents(entry: Cited) -> list[tuple[str, str | None, str, bytes]]:
