@@ -431,7 +431,7 @@ class _Question:
                 continue  # what opens a question is the user's own, whatever it quotes
             spoken = False
             for user, message in step.users:
-                # Without a signature only what directly follows the returns is theirs: once somebody has spoken, no more.
+                # Without a signature only what directly follows the returns is theirs: once somebody spoke, no more.
                 owners = () if spoken else _owners(message, [r for r in reads if r.table.proof is None])
                 owners = owners or _signed_owners(message, reads)
                 spoken = spoken or not owners
