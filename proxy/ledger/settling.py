@@ -13,7 +13,7 @@ from proxy.evidence.pictures import picture_digest, read_attachment
 from proxy.evidence.tables import Table, Tables, table_of
 from proxy.ledger import records
 from proxy.ledger.citations import Found, Index, Read, Resolved, Resolver
-from proxy.ledger.questions import Habits, Stretch, opening_after, stretches
+from proxy.ledger.questions import Habits, Stretch, opening_after, openings, stretches
 from proxy.ledger.records import Attachment, Cited, Declaration, Identity, PicturePlace, Place, Record, Writing
 from proxy.ledger.transcript import ReplyStep, Return, Transcript, reply_digest, without_thinking
 from proxy.wire.chat_reply import ANSWERED, finished_normally
@@ -379,7 +379,8 @@ class _Question:
         ordered = sorted((item for _, item in found), key=lambda item: item.place)
         if not table.is_local(identity[2]) and all(self._reply_of[f.place[0]] < self.from_reply for f in ordered):
             # Cited without being retrieved again: the content is that of the newest question that retrieved it.
-            ordered = [item for item in ordered if item.place[0] == ordered[-1].place[0]]
+            begins = self._question_of(self._reply_of[ordered[-1].place[0]])
+            ordered = [item for item in ordered if self._reply_of[item.place[0]] >= begins]
         return Cited(
             table=identity[0],
             collection=identity[1],
@@ -390,6 +391,11 @@ class _Question:
             pictures=tuple(dict.fromkeys(place for item in ordered for place in self._pictures(item, identity[2]))),
             local=table.is_local(identity[2]),
         )
+
+    def _question_of(self, reply: int) -> int:
+        """The first reply of the question that a reply belongs to, as the transcript shows it."""
+        ends = (found.reply for found in openings(self.transcript, self.habits) if not found.continues)
+        return next((end + 1 for end in ends if end < reply), 0)
 
     def _pictures(self, found: Found, chunk_id: str) -> list[PicturePlace]:
         ret = found.read.ret
