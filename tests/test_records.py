@@ -506,11 +506,7 @@ async def test_a_receipt_is_the_same_text_everywhere() -> None:
 
 async def test_promise_8_all_contents_of_the_newest_question_that_found_a_chunk_are_kept() -> None:
     proxy = Proxy()
-    both = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [*calls(("a", "search", {"q": 1}))["tool_calls"], *calls(("b", "search", {"q": 2}))["tool_calls"]],
-    }
+    both = calls(("a", "search", {"q": 1}), ("b", "search", {"q": 2}))
     shown = [returns("b", found(c1="It runs at 3 bar.")), returns("a", found(c1="The valve opens at 5 bar."))]
     history = await proxy.plays([user("first?"), both, *shown, *cited([]), says("No.")])
     history = await proxy.plays([*history, user("second?"), *cited(["c1"], call_id="again"), says("Yes.")])
