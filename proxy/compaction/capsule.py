@@ -87,35 +87,23 @@ class Reading:
 def _entry(cited: Cited, place: Place, evidence: Evidence | None) -> Entry | None:
     if evidence is None:
         return None
-    if place.chunk < 0:
-        if digest_text(evidence.text) != place.digest:
-            return None
-        return Entry(
-            ids=(cited.id,),
-            ret=place.ret,
-            group=cited.group,
-            table=cited.table,
-            first=cited.first,
-            content=evidence.text,
-            collection=cited.collection,
-            pictures=owned(cited),
-            whole=True,
-        )
-    chunk = _chunk(evidence, cited.id, place)
-    if chunk is None:
-        return None
-    return Entry(
+    bare = Entry(
         ids=(cited.id,),
         ret=place.ret,
         group=cited.group,
         table=cited.table,
         first=cited.first,
-        content=chunk.content,
-        source=chunk.source,
-        collection=chunk.collection,
-        details=chunk.details,
+        content=evidence.text,
+        collection=cited.collection,
         pictures=owned(cited),
+        whole=place.chunk < 0,
     )
+    if bare.whole:
+        return bare if digest_text(evidence.text) == place.digest else None
+    chunk = _chunk(evidence, cited.id, place)
+    if chunk is None:
+        return None
+    return replace(bare, content=chunk.content, source=chunk.source, collection=chunk.collection, details=chunk.details)
 
 
 def owned(cited: Cited) -> tuple[OwnPicture, ...]:

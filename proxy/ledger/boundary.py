@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from proxy.evidence.tables import Tables
 from proxy.ledger import records
-from proxy.ledger.questions import Habits, Opening, opening_after
+from proxy.ledger.questions import Habits, Opening, openings
 from proxy.ledger.records import Record
 from proxy.ledger.settling import cited_without_record
 from proxy.ledger.transcript import Transcript
@@ -32,12 +32,7 @@ Known = Callable[[bytes], Sequence[Record]]
 
 def candidates(transcript: Transcript, habits: Habits, question_id: str | None) -> list[Opening]:
     """The openings that a record could stand behind, newest first."""
-    found: list[Opening] = []
-    for index in range(len(transcript.replies) - 1, -1, -1):
-        opening = opening_after(transcript, index, habits)
-        if opening is not None and (question_id is not None or not opening.continues):
-            found.append(opening)
-    return found
+    return [found for found in openings(transcript, habits) if question_id is not None or not found.continues]
 
 
 def find(

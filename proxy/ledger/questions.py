@@ -74,6 +74,11 @@ def openings(transcript: Transcript, habits: Habits) -> Iterator[Opening]:
             yield found
 
 
+def question_ends(transcript: Transcript, habits: Habits) -> Iterator[int]:
+    """The replies that a question ended with, as the transcript shows it, newest first."""
+    return (found.reply for found in openings(transcript, habits) if not found.continues)
+
+
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """The replies from one opening to the next: what looks like one question; `answered` if its end is shown."""
@@ -88,9 +93,7 @@ class Stretch:
 
 def stretches(transcript: Transcript, from_reply: int, habits: Habits) -> list[Stretch]:
     """Cut the replies from `from_reply` on where an opening that does not continue stands. The last is not answered."""
-    cuts = [
-        found.reply + 1 for found in openings(transcript, habits) if found.reply >= from_reply and not found.continues
-    ][::-1]
+    cuts = [reply + 1 for reply in question_ends(transcript, habits) if reply >= from_reply][::-1]
     starts = [from_reply, *cuts]
     ends = [*cuts, len(transcript.replies)]
     return [
@@ -99,18 +102,12 @@ def stretches(transcript: Transcript, from_reply: int, habits: Habits) -> list[S
     ]
 
 
-def has_user(transcript: Transcript) -> bool:
-    """Whether anybody asked anything: without a user message nothing is recorded or matched."""
-    return bool(transcript.users)
-
-
 def follows_answer(transcript: Transcript, habits: Habits, same_question: Container[int] = ()) -> set[int]:
     """The ordinals of returns that stand before an answered user message: evidence that should have a record.
 
     `same_question` are replies after which the host says that the question goes on.
     """
-    ends = (found.reply for found in openings(transcript, habits) if not found.continues)
-    last = next((reply for reply in ends if reply not in same_question), None)
+    last = next((reply for reply in question_ends(transcript, habits) if reply not in same_question), None)
     if last is None:
         return set()
     return {found.ordinal for step in transcript.replies[: last + 1] for found in step.returns}

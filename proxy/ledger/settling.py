@@ -13,7 +13,7 @@ from proxy.evidence.pictures import picture_digest, read_attachment
 from proxy.evidence.tables import Table, Tables, table_of
 from proxy.ledger import records
 from proxy.ledger.citations import Found, Index, Read, Resolved, Resolver
-from proxy.ledger.questions import Habits, Stretch, opening_after, openings, stretches
+from proxy.ledger.questions import Habits, Stretch, opening_after, question_ends, stretches
 from proxy.ledger.records import Attachment, Cited, Declaration, Identity, PicturePlace, Place, Record, Writing
 from proxy.ledger.transcript import ReplyStep, Return, Transcript, reply_digest, without_thinking
 from proxy.wire.chat_reply import ANSWERED, finished_normally
@@ -394,8 +394,7 @@ class _Question:
 
     def _question_of(self, reply: int) -> int:
         """The first reply of the question that a reply belongs to, as the transcript shows it."""
-        ends = (found.reply for found in openings(self.transcript, self.habits) if not found.continues)
-        return next((end + 1 for end in ends if end < reply), 0)
+        return next((end + 1 for end in question_ends(self.transcript, self.habits) if end < reply), 0)
 
     def _pictures(self, found: Found, chunk_id: str) -> list[PicturePlace]:
         ret = found.read.ret
