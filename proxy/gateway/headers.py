@@ -84,6 +84,12 @@ def down(headers: Headers, evidence: str | None, framed: bool) -> list[tuple[byt
     return lines
 
 
+def of_another_body(lines: Headers) -> Headers:
+    """The lines of a reply whose body is replaced: without those that described the bytes of the first one."""
+    gone = _OF_THE_BODY | {b"content-length", b"etag"}
+    return tuple(line for line in lines if line[0].lower() not in gone)
+
+
 def printable(text: str) -> bytes:
     """`text` as a header value that cannot end its line, whatever stands in it."""
     return _UNPRINTABLE.sub(b"?", text.encode("utf-8", "replace"))
