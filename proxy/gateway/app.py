@@ -19,10 +19,12 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
+from proxy.compaction.outcome import Reason, Untouched
 from proxy.gateway import encodings, errors, headers, tunnel
 from proxy.gateway.conversation import Asked, tenant_digest
 from proxy.gateway.replies import Outgoing, Sent
 from proxy.gateway.upstream import BrokenOff, Destination, Reply, Unreachable, Upstream, origin_form
+from proxy.gateway.watched import Arrived, Conversed, Nobody, Passed, Stays, Watcher
 from proxy.settings import Settings
 from proxy.visibility import logs
 
@@ -62,6 +64,7 @@ class Underway(Protocol):
     def finished(self) -> bool: ...
     async def settle(self) -> None: ...
     async def ended(self, complete: bool) -> None: ...
+    def told(self) -> Conversed | None: ...
 
 
 class Conversing(Protocol):
@@ -86,7 +89,8 @@ class _Alone:
     """A request whose conversation could not be looked at: it goes up as it came."""
 
     refusal = None
-    header = "untouched; reason=store-error"
+    outcome = Untouched(Reason.STORE_ERROR)
+    header = outcome.header()
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -97,6 +101,8 @@ class _Alone:
 
     async def settle(self) -> None: ...
     async def ended(self, complete: bool) -> None: ...
+    def told(self) -> Conversed:
+        return Conversed(self.body, self.body, self.outcome)
 
 
 class _TooLarge(Exception):
@@ -111,8 +117,8 @@ class _Facts:
     """What is read of a request once and needed all the way: raw target, raw headers, the reply, the log line."""
 
     def __init__(self, request: web.BaseRequest) -> None:
+        self.began = time.perf_counter_ns()
         self.request = request
-        self.out = Outgoing(request)
         self.method = request.method
         self.asked = request.raw_path.encode("utf-8", "surrogateescape")
         self.target = origin_form(self.asked)
@@ -123,14 +129,48 @@ class _Facts:
         self.evidence: str | None = None
         self.received = 0
         self.end = "complete"
+        self.id = headers.request_id(self.headers) or uuid.uuid4().hex
+        self.out = Outgoing(request)
+        # What watchers are told at the end, beside the above.
+        self.exchange: Underway | None = None
+        self.stays = Stays()
+        self.forwarded = 0
+        self.added = 0
+        self.reply: Reply | None = None
+        self.waited: int | None = None
+        self.trace: Sequence[tuple[bytes, bytes]] = ()
 
-    def evidence_line(self) -> list[tuple[bytes, bytes]]:
-        """Our reply header for an answer of our own, if the path has one. A body that was never read is no JSON."""
+    def arrived(self) -> Arrived:
+        """The request's head, for watchers."""
+        path = (self.path or self.asked).decode("utf-8", "replace")[:512]
+        trace = tuple(line for line in self.headers if line[0].lower() in headers.TRACE)
+        return Arrived(self.id, time.time_ns(), self.began, self.method, path, self.api, trace)
+
+    def passed(self, arrived: Arrived) -> Passed:
+        """All that became of it, for watchers."""
+        reply = self.reply
+        return Passed(
+            arrived=arrived,
+            status=self.out.status,
+            end=self.end,
+            took=(time.perf_counter_ns() - self.began) / 1e9,
+            asked=reply.status if reply is not None else None,
+            outcome=self.evidence,
+            received=self.received,
+            forwarded=self.forwarded,
+            sent=self.out.sent,
+            added=self.added / 1e9,
+            waited=self.waited / 1e9 if self.waited is not None else None,
+            provider_id=headers.value(reply.headers, headers.REQUEST_ID) if reply is not None else None,
+            stays=tuple(self.stays.ended),
+            conversed=self.exchange.told() if self.exchange is not None else None,
+        )
+
+    def own_lines(self) -> list[tuple[bytes, bytes]]:
+        """Our reply headers for an answer of our own. A body that was never read is no JSON."""
         if self.evidence is None and self.api is not None:
             self.evidence = "untouched; reason=not-json"
-        if self.evidence is None:
-            return []
-        return [(headers.EVIDENCE_PROXY, headers.printable(self.evidence))]
+        return headers.ours(self.evidence, self.id)
 
 
 class _Watch:
@@ -200,7 +240,9 @@ class Gateway:
         readiness: Readiness,
         api_key: str | None = None,
         tagging: Tagging | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
+        self._watcher = watcher or Nobody()
         self._settings = settings
         self._conversations = conversations
         self._readiness = readiness
@@ -266,9 +308,9 @@ class Gateway:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
-        started = time.perf_counter()
         facts = _Facts(request)
-        request_id = uuid.uuid4().hex
+        arrived = facts.arrived()
+        facts.trace = self._watcher.arrived(arrived)
         task = asyncio.current_task()
         if task is not None:
             self._running.add(task)
@@ -281,26 +323,19 @@ class Gateway:
             raise
         except Exception as fault:
             facts.end = "failed"
-            logs.fault("request-failed", fault, id=request_id)
+            logs.fault("request-failed", fault, id=facts.id)
             if facts.out.started:
                 return facts.out.break_off()
-            return await facts.out.answer(errors.internal(), facts.evidence_line())
+            return await facts.out.answer(errors.internal(), facts.own_lines())
         finally:
             if task is not None:
                 self._running.discard(task)
-            logs.request(
-                logs.RequestLine(
-                    id=request_id,
-                    method=facts.method,
-                    path=(facts.path or facts.asked).decode("utf-8", "replace")[:512],
-                    status=facts.out.status or None,
-                    outcome=facts.evidence,
-                    received=facts.received,
-                    sent=facts.out.sent,
-                    ms=round((time.perf_counter() - started) * 1000, 1),
-                    end=facts.end,
-                )
-            )
+            try:
+                passed = facts.passed(arrived)
+                self._watcher.passed(passed)
+                logs.request(passed)
+            except Exception as fault:  # the reply is out; what is told of it must not undo that
+                logs.fault("not-told", fault, id=facts.id)
 
     async def _answer(self, facts: _Facts) -> Sent:
         if facts.path == b"/healthz":
@@ -312,9 +347,10 @@ class Gateway:
             return await self._tag(facts, self._tagging)
         if facts.method == "CONNECT":
             facts.out.hang_up()
-            return await facts.out.answer(errors.unsupported_method(facts.method))
+            return await facts.out.answer(errors.unsupported_method(facts.method), facts.own_lines())
         if facts.target is None:
-            return await facts.out.answer(errors.malformed("its target is neither a path nor an http address"))
+            answer = errors.malformed("its target is neither a path nor an http address")
+            return await facts.out.answer(answer, facts.own_lines())
         try:
             if facts.api is not None and facts.method == "POST":
                 return await self._converse(facts)
@@ -323,13 +359,11 @@ class Gateway:
             return await self._pass_through(facts)
         except Unreachable as nobody:
             facts.end = "unreachable"
-            return await facts.out.answer(errors.unreachable(nobody.where, nobody.what), facts.evidence_line())
+            return await facts.out.answer(errors.unreachable(nobody.where, nobody.what), facts.own_lines())
         except _Malformed:
             facts.end = "malformed"
             facts.out.hang_up()
-            return await facts.out.answer(
-                errors.malformed("its body is not framed as announced"), facts.evidence_line()
-            )
+            return await facts.out.answer(errors.malformed("its body is not framed as announced"), facts.own_lines())
 
     async def _converse(self, facts: _Facts) -> Sent:
         """A conversation: read whole, looked at, forwarded rewritten or as the very bytes that came."""
@@ -337,6 +371,7 @@ class Gateway:
             raw = await self._body(facts)
         except _TooLarge:
             return await self._too_large(facts, decoded=False)
+        since = time.perf_counter_ns()
         codings = encodings.named(v.decode("latin-1") for v in headers.values(facts.headers, b"content-encoding"))
         try:
             body = await self._decoded(raw, codings)
@@ -350,10 +385,12 @@ class Gateway:
         if exchange.refusal is not None:
             refusal = exchange.refusal
             answer = errors.Answer(refusal.status, refusal.body, _lines(refusal.headers))
-            return await facts.out.answer(answer, facts.evidence_line())
+            return await facts.out.answer(answer, facts.own_lines())
 
         untouched = exchange.body is body
         sent = raw if untouched else exchange.body
+        facts.added += time.perf_counter_ns() - since
+        facts.forwarded = len(sent)
         try:
             reply = await self._send(facts, headers.up(facts.headers, not untouched, self._api_key), sent, len(sent))
         except BaseException:
@@ -365,7 +402,7 @@ class Gateway:
         """A tool's results: answered here, whatever they are; the provider never sees them."""
         if facts.method != "POST":
             facts.out.hang_up()
-            return await facts.out.answer(errors.only_posts(facts.path.decode()))
+            return await facts.out.answer(errors.only_posts(facts.path.decode()), facts.own_lines())
         try:
             raw = await self._body(facts)
             codings = encodings.named(v.decode("latin-1") for v in headers.values(facts.headers, b"content-encoding"))
@@ -374,16 +411,17 @@ class Gateway:
             facts.end = "too-large"
             facts.out.hang_up()
             decoded = isinstance(fault, encodings.TooLarge)
-            return await facts.out.answer(errors.body_too_large(self._limit, decoded))
+            return await facts.out.answer(errors.body_too_large(self._limit, decoded), facts.own_lines())
         except _Malformed:
             facts.end = "malformed"
             facts.out.hang_up()
-            return await facts.out.answer(errors.malformed("its body is not framed as announced"))
+            return await facts.out.answer(errors.malformed("its body is not framed as announced"), facts.own_lines())
         except encodings.Broken:
-            return await facts.out.answer(errors.malformed("its body is not encoded as announced"))
+            return await facts.out.answer(errors.malformed("its body is not encoded as announced"), facts.own_lines())
         tenant = self._settings.tenant
         who = headers.credential(facts.headers, tenant.by, tenant.header)
-        return await facts.out.answer(await tagging.answer(body, tenant_digest(who) if who is not None else None))
+        answer = await tagging.answer(body, tenant_digest(who) if who is not None else None)
+        return await facts.out.answer(answer, facts.own_lines())
 
     async def _pass_through(self, facts: _Facts) -> Sent:
         """Not a conversation: streams both ways."""
@@ -395,6 +433,7 @@ class Gateway:
         if chunked or length:
             await self._continue(facts)
             reply = await self._send(facts, lines, _pieces(facts), None if chunked else length)
+            facts.forwarded = facts.received
         else:
             reply = await self._send(facts, lines, None, length)
         return await self._relay(facts, reply, None)
@@ -428,7 +467,13 @@ class Gateway:
         if upstream is None or facts.target is None:
             raise RuntimeError("the gateway was not started")
         method = facts.method.encode("ascii")
-        return await upstream.ask(method, upstream.destination.target(facts.target), lines, body, length)
+        if facts.trace:
+            lines = [line for line in lines if line[0].lower() not in headers.TRACE] + list(facts.trace)
+        since = time.perf_counter_ns()
+        with facts.stays.room("provider"):
+            reply = await upstream.ask(method, upstream.destination.target(facts.target), lines, body, length)
+        facts.reply, facts.waited = reply, time.perf_counter_ns() - since
+        return reply
 
     async def _relay(self, facts: _Facts, reply: Reply, exchange: Underway | None) -> Sent:
         """Pass a reply on, piece by piece.
@@ -441,7 +486,9 @@ class Gateway:
         watch = _Watch(self, exchange, reply, self._limit)
         whole = False
         try:
-            lines = headers.down(reply.headers, facts.evidence, reply.length is not None)
+            # Where nothing is compacted a reply gets no line of ours at all.
+            request_id = facts.id if facts.api is not None else None
+            lines = headers.down(reply.headers, facts.evidence, reply.length is not None, request_id)
             has_body = out.has_body(reply.status)
             if not has_body or reply.length == 0:
                 await watch.ended(True)
@@ -452,10 +499,14 @@ class Gateway:
                 if left is not None:
                     left -= len(chunk)
                     if left == 0:
+                        since = time.perf_counter_ns()
                         await watch.ended(True)
+                        facts.added += time.perf_counter_ns() - since
                 if watch.finishing():
                     await out.write(chunk[:-1])
+                    since = time.perf_counter_ns()
                     await watch.settle()
+                    facts.added += time.perf_counter_ns() - since
                     chunk = chunk[-1:]
                 await out.write(chunk)
                 await out.drain()
@@ -482,12 +533,14 @@ class Gateway:
                 question_id=headers.value(facts.headers, headers.QUESTION),
                 compaction_off=(headers.value(facts.headers, headers.COMPACTION) or "").lower() == "off",
                 api=facts.api or "chat",
+                stays=facts.stays,
             )
-            return await self._conversations.ask(asked)
+            facts.exchange = await self._conversations.ask(asked)
         except Exception as fault:
             # Whatever fails in the rooms below must never break a user's request.
-            logs.fault("conversation-failed", fault)
-            return _Alone(body)
+            logs.fault("conversation-failed", fault, id=facts.id)
+            facts.exchange = _Alone(body)
+        return facts.exchange
 
     async def _body(self, facts: _Facts) -> bytes:
         """The whole body as it came. Raises `_TooLarge` as early as it shows, `_Malformed`, or `ConnectionError`."""
@@ -513,7 +566,7 @@ class Gateway:
         facts.evidence = (await self._ask(facts, b"")).header
         facts.end = "too-large"
         facts.out.hang_up()
-        return await facts.out.answer(errors.body_too_large(self._limit, decoded), facts.evidence_line())
+        return await facts.out.answer(errors.body_too_large(self._limit, decoded), facts.own_lines())
 
     async def _continue(self, facts: _Facts) -> None:
         """Tell a client that waits before it sends its body to go on: the low-level server does not."""
