@@ -7,10 +7,11 @@ business of the rooms below, behind `Conversing`; whatever goes wrong there, the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from logging import Logger, getLogger
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ from proxy.compaction.outcome import Reason, Untouched
 from proxy.gateway import encodings, errors, headers, tunnel
 from proxy.gateway.conversation import Asked, tenant_digest
 from proxy.gateway.replies import Outgoing, Sent
+from proxy.gateway.steering import Decoded, Head, Incoming, Steering
 from proxy.gateway.upstream import BrokenOff, Destination, Reply, Unreachable, Upstream, origin_form
 from proxy.gateway.watched import Arrived, Conversed, Nobody, Passed, Stays, Watcher
 from proxy.settings import Settings
@@ -60,6 +62,8 @@ class Underway(Protocol):
     def header(self) -> str: ...
     @property
     def refusal(self) -> Refused | None: ...
+    @property
+    def steering(self) -> Steering | None: ...
     def feed(self, chunk: bytes) -> None: ...
     def finished(self) -> bool: ...
     async def settle(self) -> None: ...
@@ -89,6 +93,7 @@ class _Alone:
     """A request whose conversation could not be looked at: it goes up as it came."""
 
     refusal = None
+    steering = None
     outcome = Untouched(Reason.STORE_ERROR)
     header = outcome.header()
 
@@ -146,6 +151,15 @@ class _Facts:
         trace = tuple(line for line in self.headers if line[0].lower() in headers.TRACE)
         return Arrived(self.id, time.time_ns(), self.began, self.method, path, self.api, trace)
 
+    @contextlib.contextmanager
+    def adding(self) -> Iterator[None]:
+        """The client waits on our account for what happens inside."""
+        since = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.added += time.perf_counter_ns() - since
+
     def passed(self, arrived: Arrived) -> Passed:
         """All that became of it, for watchers."""
         reply = self.reply
@@ -177,17 +191,18 @@ class _Watch:
     """Shows a reply to its exchange, in the order that the ledger counts on, and keeps the exchange's faults away
     from the reply. A copy that cannot be decoded is no longer shown; the reply does not notice."""
 
-    def __init__(self, gateway: Gateway, exchange: Underway | None, reply: Reply, limit: int) -> None:
+    def __init__(
+        self, gateway: Gateway, exchange: Underway | None, status: int, encoded: Sequence[bytes], limit: int
+    ) -> None:
         self._gateway = gateway
         self._exchange = exchange
         self._over = exchange is None
         self._settling: asyncio.Task[None] | None = None
         self._seen = True
         self._decoder: encodings.Decoder | None = None
-        if exchange is not None and reply.status == 200:
-            codings = encodings.named(v.decode("latin-1") for v in headers.values(reply.headers, b"content-encoding"))
+        if exchange is not None and status == 200:
             try:
-                self._decoder = encodings.Decoder(codings, limit)
+                self._decoder = encodings.Decoder(encodings.named(v.decode("latin-1") for v in encoded), limit)
             except encodings.Broken:
                 self._seen = False
 
@@ -228,6 +243,86 @@ class _Watch:
         if self._settling is not None:
             await asyncio.shield(self._settling)  # the client may have left meanwhile; one thing after the other
         await self._gateway.surely(self._exchange.ended(complete and self._seen))
+
+
+class _Relay:
+    """One reply on its way to the client.
+
+    What it settles is written down before its last byte leaves, so that the client's next request finds it: as the
+    finish of a stream is relayed, else before the piece that completes the body, else before the end. Clients stop
+    reading at the finish (or at a `[DONE]` in the same piece), so of that piece the last byte waits.
+    """
+
+    def __init__(self, facts: _Facts, watch: _Watch) -> None:
+        self.watch = watch
+        self.has_body = False
+        self._facts = facts
+        self._out = facts.out
+        self._left: int | None = None
+
+    async def start(self, head: Head) -> None:
+        # Where nothing is compacted a reply gets no line of ours at all.
+        request_id = self._facts.id if self._facts.api is not None else None
+        lines = headers.down(head.lines, self._facts.evidence, head.length is not None, request_id)
+        self.has_body = self._out.has_body(head.status)
+        if not self.has_body or head.length == 0:
+            await self.watch.ended(True)
+        self._out.start(head.status, head.reason, lines, head.length)
+        self._left = head.length
+
+    async def pass_on(self, chunk: bytes) -> None:
+        self.watch.feed(chunk)
+        if self._left is not None:
+            self._left -= len(chunk)
+            if self._left == 0:
+                with self._facts.adding():
+                    await self.watch.ended(True)
+        if self.watch.finishing():
+            await self._out.write(chunk[:-1])
+            with self._facts.adding():
+                await self.watch.settle()
+            chunk = chunk[-1:]
+        await self._out.write(chunk)
+        await self._out.drain()
+
+    async def end(self) -> Sent:
+        with self._facts.adding():
+            await self.watch.ended(True)
+        return await self._out.end()
+
+    async def broke(self) -> Sent:
+        self._facts.end = "upstream-broke"
+        await self.watch.ended(False)
+        return self._out.break_off()
+
+
+class _Provider:
+    """The provider, for the requests that one exchange sends it: what goes up as it is, and bodies of our own."""
+
+    def __init__(
+        self,
+        send: Callable[[bytes, list[tuple[bytes, bytes]]], Awaitable[Reply]],
+        body: bytes,
+        lines: list[tuple[bytes, bytes]],
+        lines_beside: list[tuple[bytes, bytes]],
+        limit: int,
+    ) -> None:
+        self._send = send
+        self._body = body
+        self._lines = lines
+        self._lines_beside = lines_beside
+        self._limit = limit
+        self._replies: list[Decoded] = []
+
+    async def ask(self, body: bytes | None = None) -> Incoming:
+        sent = self._send(self._body, self._lines) if body is None else self._send(body, self._lines_beside)
+        reply = Decoded(await sent, self._limit)
+        self._replies.append(reply)
+        return reply
+
+    def close(self) -> None:
+        for reply in self._replies:
+            reply.close()
 
 
 class Gateway:
@@ -391,8 +486,18 @@ class Gateway:
         sent = raw if untouched else exchange.body
         facts.added += time.perf_counter_ns() - since
         facts.forwarded = len(sent)
+        lines = headers.up(facts.headers, not untouched, self._api_key)
+        if exchange.steering is not None:
+            provider = _Provider(
+                lambda body, lines: self._send(facts, lines, body, len(body)),
+                sent,
+                lines,
+                headers.up(facts.headers, True, self._api_key),
+                self._limit,
+            )
+            return await self._steer(facts, provider, exchange, exchange.steering)
         try:
-            reply = await self._send(facts, headers.up(facts.headers, not untouched, self._api_key), sent, len(sent))
+            reply = await self._send(facts, lines, sent, len(sent))
         except BaseException:
             await self.surely(exchange.ended(False))
             raise
@@ -472,57 +577,56 @@ class Gateway:
         since = time.perf_counter_ns()
         with facts.stays.room("provider"):
             reply = await upstream.ask(method, upstream.destination.target(facts.target), lines, body, length)
-        facts.reply, facts.waited = reply, time.perf_counter_ns() - since
+        facts.reply, facts.waited = reply, (facts.waited or 0) + time.perf_counter_ns() - since
         return reply
 
     async def _relay(self, facts: _Facts, reply: Reply, exchange: Underway | None) -> Sent:
-        """Pass a reply on, piece by piece.
-
-        What the reply settles is written down before its last byte leaves, so that the client's next request finds it:
-        as the finish of a stream is relayed, else before the piece that completes the body, else before the end.
-        Clients stop reading at the finish (or at a `[DONE]` in the same piece), so of that piece the last byte waits.
-        """
-        out = facts.out
-        watch = _Watch(self, exchange, reply, self._limit)
+        """Pass a reply on, piece by piece."""
+        codings = headers.values(reply.headers, b"content-encoding")
+        relay = _Relay(facts, _Watch(self, exchange, reply.status, codings, self._limit))
         whole = False
         try:
-            # Where nothing is compacted a reply gets no line of ours at all.
-            request_id = facts.id if facts.api is not None else None
-            lines = headers.down(reply.headers, facts.evidence, reply.length is not None, request_id)
-            has_body = out.has_body(reply.status)
-            if not has_body or reply.length == 0:
-                await watch.ended(True)
-            out.start(reply.status, reply.reason, lines, reply.length)
-            left = reply.length
-            while has_body and (chunk := await reply.chunk()):
-                watch.feed(chunk)
-                if left is not None:
-                    left -= len(chunk)
-                    if left == 0:
-                        since = time.perf_counter_ns()
-                        await watch.ended(True)
-                        facts.added += time.perf_counter_ns() - since
-                if watch.finishing():
-                    await out.write(chunk[:-1])
-                    since = time.perf_counter_ns()
-                    await watch.settle()
-                    facts.added += time.perf_counter_ns() - since
-                    chunk = chunk[-1:]
-                await out.write(chunk)
-                await out.drain()
-            await watch.ended(True)
+            await relay.start(Head(reply.status, reply.reason, reply.headers, reply.length))
+            while relay.has_body and (chunk := await reply.chunk()):
+                await relay.pass_on(chunk)
             whole = True
-            return await out.end()
+            return await relay.end()
         except BrokenOff:
-            facts.end = "upstream-broke"
-            await watch.ended(False)
-            return out.break_off()
+            return await relay.broke()
         finally:
             if whole:
                 reply.done()
             else:
                 reply.close()
-                await watch.ended(False)
+                await relay.watch.ended(False)
+
+    async def _steer(self, facts: _Facts, provider: _Provider, exchange: Underway, steering: Steering) -> Sent:
+        """Give the client what the exchange's steering says: replies of the provider, or others."""
+        relay: _Relay | None = None
+        pieces = steering.steer(provider)
+        try:
+            async for piece in pieces:
+                if isinstance(piece, Head):
+                    facts.evidence = exchange.header
+                    codings = headers.values(piece.lines, b"content-encoding")
+                    relay = _Relay(facts, _Watch(self, exchange, piece.status, codings, self._limit))
+                    await relay.start(piece)
+                elif relay is not None and relay.has_body:
+                    await relay.pass_on(piece)
+            if relay is None:
+                raise RuntimeError("a steering gave no reply")
+            return await relay.end()
+        except BrokenOff as broken:
+            if relay is None:
+                raise Unreachable(self.provider, "its reply broke off") from broken
+            return await relay.broke()
+        finally:
+            await pieces.aclose()
+            provider.close()
+            if relay is not None:
+                await relay.watch.ended(False)
+            else:
+                await self.surely(exchange.ended(False))
 
     async def _ask(self, facts: _Facts, body: bytes) -> Underway:
         tenant = self._settings.tenant

@@ -25,6 +25,7 @@ from proxy.evidence.tagged import Failure, Proof
 from proxy.evidence.tags import Keys
 from proxy.gateway.histories import Histories, extended
 from proxy.gateway.recent import Recent
+from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
 from proxy.gateway.watched import Conversed, Stays
 from proxy.ledger import boundary, records, settling, transcript
@@ -448,8 +449,11 @@ class Exchange:
     """One request and its reply.
 
     `body` is what goes upstream (the very object that came, when untouched), `header` the Evidence-Proxy reply header,
-    `refusal` what to answer instead of asking the provider. None of its methods raises.
+    `refusal` what to answer instead of asking the provider, `steering` what the client gets where that is not simply
+    the provider's reply. None of its methods raises.
     """
+
+    steering: Steering | None = None
 
     def __init__(
         self,

@@ -102,6 +102,12 @@ def ours(evidence: str | None, request_id: str | None) -> list[tuple[bytes, byte
     return lines if request_id is None else [*lines, (REQUEST_ID, printable(request_id))]
 
 
+def of_another_body(lines: Headers) -> Headers:
+    """The lines of a reply whose body is replaced: without those that described the bytes of the first one."""
+    gone = _OF_THE_BODY | {b"content-length", b"etag"}
+    return tuple(line for line in lines if line[0].lower() not in gone)
+
+
 def printable(text: str) -> bytes:
     """`text` as a header value that cannot end its line, whatever stands in it."""
     return _UNPRINTABLE.sub(b"?", text.encode("utf-8", "replace"))
