@@ -34,9 +34,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture part. `url` is a data URL or an address, exactly as sent."""
+    """One picture part. `url` is a data URL or an address, exactly as sent; `detail` how closely it is to be seen."""
 
     url: str
+    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
