@@ -45,6 +45,8 @@ _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FIELDS = tables.FieldNames()
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+#: A time limit; 0 is none.
+Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 
 
@@ -59,7 +61,7 @@ class Section(BaseModel):
 
 
 class ServerSettings(Section):
-    """Where the proxy listens and how much it reads."""
+    """Where the proxy listens, how much it takes on at once, how long it waits for clients. 0 seconds: for ever."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
     port: Port = 8080
@@ -67,6 +69,24 @@ class ServerSettings(Section):
     admin_port: Port = 8081
     admin_token_env: str | None = None
     max_body_bytes: int = Field(default=67_108_864, ge=1024)
+    max_header_bytes: int = Field(default=65_536, ge=1024)
+    max_requests: int = Field(default=4096, ge=1)
+    max_bytes_in_flight: int = Field(default=1_073_741_824, ge=1024)
+    header_seconds: Seconds = 30
+    body_seconds: Seconds = 60
+    send_seconds: Seconds = 300
+    keep_alive_seconds: Seconds = 75
+    comment_seconds: Seconds = 0
+    drain_seconds: Seconds = 30
+
+    @model_validator(mode="after")
+    def _one_request_fits(self) -> ServerSettings:
+        if self.max_bytes_in_flight < self.max_body_bytes:
+            raise ValueError(
+                f"max_bytes_in_flight = {self.max_bytes_in_flight}: expected at least max_body_bytes "
+                f"({self.max_body_bytes}), or the largest request could never be served"
+            )
+        return self
 
     @field_validator("admin_token_env")
     @classmethod
@@ -83,6 +103,9 @@ class UpstreamSettings(Section):
 
     base_url: str = "https://api.openai.com/v1"
     api_key_env: str | None = None
+    connect_seconds: Seconds = 15
+    first_byte_seconds: Seconds = 1200
+    idle_seconds: Seconds = 600
 
     @field_validator("base_url")
     @classmethod
@@ -504,11 +527,12 @@ def _typed(text: str, field: FieldInfo | None) -> Any:
     kinds = _alternatives(field.annotation)
     if bool in kinds:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower(), text)
-    if int in kinds:
-        try:
-            return int(text)
-        except ValueError:
-            return text
+    for number in (int, float):
+        if number in kinds:
+            try:
+                return number(text)
+            except ValueError:
+                return text
     if any(get_origin(kind) in (tuple, list) for kind in kinds):
         try:
             return json.loads(text)
@@ -550,7 +574,7 @@ def _explain(error: ErrorDetails, sources: Sequence[_Source]) -> str:
         return f"{place}: {shown} is missing: expected {_expected(_field(plain))}"
     if error["type"] == "value_error":
         said = str(error["ctx"]["error"])
-        if said.startswith(("fields ", "ids ", "tools: ")):
+        if said.startswith(("fields ", "ids ", "tools: ", "max_bytes_in_flight ")):
             return f"{place}: {shown}.{said}"
         if said.startswith(("two tables ", "the table ")):
             return f"{place}: {shown}: {said}"
@@ -631,8 +655,8 @@ def _expected(field: FieldInfo | None) -> str:
             words += [json.dumps(value) for value in get_args(kind)]
         elif kind is bool:
             words.append("true or false")
-        elif kind is int:
-            words.append(_bounds(field))
+        elif kind in (int, float):
+            words.append(_bounds(field, "a whole number" if kind is int else "a number"))
         elif get_origin(kind) is tuple:
             words.append('a list of texts, like ["a", "b"]')
         elif get_origin(kind) is list:
@@ -646,7 +670,7 @@ def _expected(field: FieldInfo | None) -> str:
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _bounds(field: FieldInfo) -> str:
+def _bounds(field: FieldInfo, number: str) -> str:
     limits = list(field.metadata)
     for part in get_args(field.annotation):
         if get_origin(part) is Annotated:
@@ -654,5 +678,5 @@ def _bounds(field: FieldInfo) -> str:
     low = next((limit.ge for limit in limits if isinstance(limit, Ge)), None)
     high = next((limit.le for limit in limits if isinstance(limit, Le)), None)
     if low is not None and high is not None:
-        return f"a whole number from {low} to {high}"
-    return f"a whole number of at least {low}" if low is not None else "a whole number"
+        return f"{number} from {low} to {high}"
+    return f"{number} of at least {low}" if low is not None else number

@@ -43,6 +43,11 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (settings.server.admin_host, settings.server.admin_port) == ("127.0.0.1", 8081)
     assert settings.server.admin_token_env is None
     assert settings.server.max_body_bytes == 67108864
+    server, upstream = settings.server, settings.upstream
+    assert (server.max_header_bytes, server.max_requests, server.max_bytes_in_flight) == (65536, 4096, 1 << 30)
+    assert (server.header_seconds, server.body_seconds, server.send_seconds) == (30, 60, 300)
+    assert (server.keep_alive_seconds, server.comment_seconds, server.drain_seconds) == (75, 0, 30)
+    assert (upstream.connect_seconds, upstream.first_byte_seconds, upstream.idle_seconds) == (15, 1200, 600)
     assert (settings.upstream.base_url, settings.upstream.api_key_env) == ("https://api.openai.com/v1", None)
     assert (settings.compaction.mode, settings.compaction.layout, settings.compaction.strict) == ("on", "single", False)
     assert (settings.policy.mode, settings.policy.output_tools) == ("off", ("final_result",))
@@ -114,6 +119,7 @@ def test_the_environment_gives_every_kind_of_value(tmp_path: Path) -> None:
     settings = loaded(
         tmp_path,
         EVIDENCE_PROXY_UPSTREAM__BASE_URL="http://127.0.0.1:9/v1/",
+        EVIDENCE_PROXY_UPSTREAM__IDLE_SECONDS="2.5",
         EVIDENCE_PROXY_COMPACTION__STRICT="True",
         EVIDENCE_PROXY_POLICY__OUTPUT_TOOLS='["a", "b"]',
         EVIDENCE_PROXY_STORE__RETENTION_DAYS="7",
@@ -124,6 +130,7 @@ def test_the_environment_gives_every_kind_of_value(tmp_path: Path) -> None:
     )
 
     assert settings.upstream.base_url == "http://127.0.0.1:9/v1"
+    assert settings.upstream.idle_seconds == 2.5
     assert settings.compaction.strict is True
     assert settings.policy.output_tools == ("a", "b")
     assert (settings.store.retention_days, settings.store.data_dir) == (7, Path("/somewhere"))
@@ -162,6 +169,14 @@ def test_the_data_directory_is_where_the_platform_keeps_data(monkeypatch: pytest
         ('[server]\nport = "x"', '/proxy.toml: server.port = "x": expected a whole number from 0 to 65535'),
         ("[server]\nport = 70000", "/proxy.toml: server.port = 70000: expected a whole number from 0 to 65535"),
         ("[server]\nport = true", "/proxy.toml: server.port = true: expected a whole number from 0 to 65535"),
+        ("[server]\ndrain_seconds = -1", "server.drain_seconds = -1: expected a number from 0 to 86400"),
+        ("[server]\nbody_seconds = nan", "server.body_seconds = NaN: expected a number from 0 to 86400"),
+        ("[upstream]\nidle_seconds = '1'", 'upstream.idle_seconds = "1": expected a number from 0 to 86400'),
+        ("[server]\nmax_requests = 0", "server.max_requests = 0: expected a whole number of at least 1"),
+        (
+            "[server]\nmax_bytes_in_flight = 2048",
+            "server.max_bytes_in_flight = 2048: expected at least max_body_bytes (67108864), or the largest request",
+        ),
         ("[server]\nport = 1.5", "/proxy.toml: server.port = 1.5: expected a whole number from 0 to 65535"),
         ('[server]\nhost = ""', '/proxy.toml: server.host = "": expected a text that is not empty'),
         ("[server]\nmax_body_bytes = 0", "server.max_body_bytes = 0: expected a whole number of at least 1024"),
