@@ -34,7 +34,7 @@ def rewrite(transcript: Transcript, record: Record, tables: Tables, decodes: Cal
     stays = _staying(held, missing | (accounted - {ordinal for one in held for ordinal in one.writing.replaced}))
     replaced = Replaced(transcript, record, accounted - stays, tables, decodes)
     if not replaced.returns:
-        return Rewrite(kept=len(stays), missing=bool(missing))
+        return Rewrite(kept=len(stays), missing=bool(missing), stays=frozenset(stays))
     carried, chunks = _written(held, stays, tables, Pictures(replaced.was_removed))
     return Rewrite(
         splices=replaced.splices(carried),
@@ -42,6 +42,9 @@ def rewrite(transcript: Transcript, record: Record, tables: Tables, decodes: Cal
         receipts=len(replaced.returns) - sum(number > 0 for number in chunks.values()),
         kept=len(stays),
         missing=bool(missing),
+        replaced=replaced.ordinals,
+        stays=frozenset(stays),
+        carried=carried,
     )
 
 
@@ -103,7 +106,7 @@ def _written(
         taken = tuple(pictures.take())
         if len(pieces) > 1 or taken:
             before = carried.setdefault(carrier, [] if is_own else [Capsule(wording.RECEIPT, (), 0)])
-            before.append(Capsule("\n\n".join(pieces), taken, capsule.count(entries)))
+            before.append(Capsule("\n\n".join(pieces), taken, capsule.count(entries), tuple(entries)))
             chunks[carrier] = chunks.get(carrier, 0) + capsule.count(entries)
     return carried, chunks
 

@@ -45,11 +45,12 @@ class PictureAgain:
 
 @dataclass(frozen=True, slots=True)
 class Capsule:
-    """The capsule's text and pictures. `chunks` is how many chunks it holds."""
+    """The capsule's text and pictures. `chunks` is how many chunks it holds, `entries` what they are, as written."""
 
     text: str
     pictures: tuple[PictureAgain, ...]
     chunks: int
+    entries: tuple[Entry, ...] = ()
 
 
 class Reading:
@@ -134,7 +135,7 @@ def build(entries: list[Entry], tables: Tables, was_removed: Callable[[PicturePl
             pieces.append(wording.group(position))
         pieces.append(write(entry, spans_collections))
         pictures.add(entry.pictures, entry.collection if spans_collections else None)
-    return Capsule("\n\n".join(pieces), tuple(pictures.take()), chunks=count(ordered))
+    return Capsule("\n\n".join(pieces), tuple(pictures.take()), chunks=count(ordered), entries=tuple(ordered))
 
 
 class Pictures:

@@ -15,13 +15,20 @@ from proxy.wire.messages import LabelledPicture, Splice
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """What a rewrite does: its splices, and the figures that the reply header reports."""
+    """What a rewrite does: its splices, and the figures that the reply header reports.
+
+    `replaced` and `stays` are the ordinals of the returns that it accounts for; `carried` is what those of them hold
+    that are no receipts.
+    """
 
     splices: list[Splice] = field(default_factory=list)
     capsule: int = 0
     receipts: int = 0
     kept: int = 0
     missing: bool = False
+    replaced: frozenset[int] = frozenset()
+    stays: frozenset[int] = frozenset()
+    carried: Mapping[int, Sequence[Capsule]] = field(default_factory=dict)
 
 
 class Replaced:
@@ -43,11 +50,11 @@ class Replaced:
         self._tables = tables
         self._transcript = transcript
         self._decodes = decodes
-        self._gone = frozenset(known)
+        self.ordinals = frozenset(known)
         self._users = {
             a.user: places.parts_that_go(transcript, a, tables)
             for a in record.attachments
-            if self._gone.issuperset(a.returns)
+            if self.ordinals.issuperset(a.returns)
         }
         self._parts: dict[int, list[bytes]] = {}  # by message: each is walked once
 
@@ -57,7 +64,7 @@ class Replaced:
             user, going = self._transcript.users[place.ordinal], self._users.get(place.ordinal, set())
             message = user if places.picture_goes(user, place.nth, going) else None
         else:
-            message = self._transcript.returns[place.ordinal].message if place.ordinal in self._gone else None
+            message = self._transcript.returns[place.ordinal].message if place.ordinal in self.ordinals else None
         url = capsule.picture_at(message, place) if message is not None else None
         return url is not None and self._decodes(url)
 

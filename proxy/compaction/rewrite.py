@@ -20,14 +20,18 @@ def rewrite(transcript: Transcript, record: Record, tables: Tables, decodes: Cal
     stays = missing | set(record.kept) | places.not_ours(transcript, record.replaced, tables)
     replaced = Replaced(transcript, record, set(record.replaced) - stays, tables, decodes)
     if not replaced.returns:
-        return Rewrite(kept=len(stays), missing=bool(missing))
+        return Rewrite(kept=len(stays), missing=bool(missing), stays=frozenset(stays))
     # A chunk that stands in a return which stays is shown there, once.
     built = capsule.build([entry for entry in entries if entry.ret not in stays], tables, replaced.was_removed)
     carrier = max(replaced.returns, key=lambda found: found.message.index)
+    carried = {carrier.ordinal: [built]} if built is not None else {}
     return Rewrite(
-        splices=replaced.splices({carrier.ordinal: [built]} if built is not None else {}),
+        splices=replaced.splices(carried),
         capsule=built.chunks if built is not None else 0,
         receipts=len(replaced.returns) - (built is not None),
         kept=len(stays),
         missing=bool(missing),
+        replaced=replaced.ordinals,
+        stays=frozenset(stays),
+        carried=carried,
     )

@@ -128,7 +128,37 @@ async def langchain(url: str) -> None:
         history = (await agent.ainvoke({"messages": asked}))["messages"]
 
 
-CLIENTS = {"pydantic-ai": pydantic_ai, "openai-agents": openai_agents, "langchain": langchain}
+async def google_adk(url: str) -> None:
+    from google.adk.agents import LlmAgent
+    from google.adk.models.lite_llm import LiteLlm
+    from google.adk.runners import InMemoryRunner
+    from google.genai import types
+
+    def search(query: str) -> str:
+        """Search."""
+        return found(query).text  # the SDK wraps it: {"result": "..."}
+
+    def cite(ids: list[str]) -> str:
+        """Cite."""
+        return f"cited {len(ids)}"
+
+    model = LiteLlm(model="openai/gpt-4.1", api_base=url, api_key=API_KEY)
+    runner = InMemoryRunner(
+        LlmAgent(name="rag", model=model, instruction=INSTRUCTIONS, tools=[search, cite]), app_name="rag"
+    )
+    session = await runner.session_service.create_session(app_name="rag", user_id="u")
+    for question in QUESTIONS:
+        asked = types.Content(role="user", parts=[types.Part(text=question)])
+        async for _ in runner.run_async(user_id="u", session_id=session.id, new_message=asked):
+            pass
+
+
+CLIENTS = {
+    "pydantic-ai": pydantic_ai,
+    "openai-agents": openai_agents,
+    "langchain": langchain,
+    "google-adk": google_adk,
+}
 
 if __name__ == "__main__":
     asyncio.run(CLIENTS[sys.argv[1]](sys.argv[2]))
