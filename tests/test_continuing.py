@@ -134,7 +134,7 @@ def test_every_captured_request_read_after_the_one_before_it_is_read_the_same(na
 
 
 def seen(raw: bytes) -> Seen:
-    return Seen(transcript.read(chat.cut(raw)), frozenset(), frozenset(), (), False)
+    return Seen(transcript.read(chat.cut(raw)), {}, (), False)
 
 
 LONG = "x" * 500

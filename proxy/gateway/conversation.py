@@ -10,8 +10,8 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar, get_args
 
 from proxy.compaction import append, rewrite
@@ -19,7 +19,7 @@ from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouc
 from proxy.compaction.replacing import Rewrite
 from proxy.evidence import tagged
 from proxy.evidence.pictures import decodes, digest_of
-from proxy.evidence.tables import Tables
+from proxy.evidence.tables import Table, Tables
 from proxy.evidence.tagged import Failure, Proof
 from proxy.evidence.tags import Keys
 from proxy.gateway.histories import Histories, extended
@@ -27,14 +27,15 @@ from proxy.gateway.recent import Recent
 from proxy.gateway.seen import Done, Seen, SeenRequests
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
+from proxy.gateway.watched import Conversed, Stays
 from proxy.ledger import boundary, reading, records, settling, transcript
 from proxy.ledger.boundary import Boundary
 from proxy.ledger.questions import Habits, follows_answer, opening_after, question_ends
 from proxy.ledger.records import Record
-from proxy.ledger.transcript import Transcript
+from proxy.ledger.transcript import ReplyStep, Transcript
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
-from proxy.wire.messages import Api, NotJson, Picture, Reply, splice
+from proxy.wire.messages import Api, NotJson, Picture, Reply, ReplyReader, Request, splice
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -66,7 +67,7 @@ class Asked:
     """What the HTTP part knows of a request on a compacted path.
 
     `body` is decoded (after Content-Encoding). `credential` stands for the tenant; without one (None), nothing is
-    recorded or matched.
+    recorded or matched. In `stays` the rooms write down how long the request was with each of them.
     """
 
     body: bytes
@@ -74,6 +75,7 @@ class Asked:
     question_id: str | None = None
     compaction_off: bool = False
     api: str = "chat"
+    stays: Stays = field(default_factory=Stays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,8 @@ class Refusal:
 class _Read:
     """What reading a request gave: its transcript, and why it stays untouched if that is known already.
 
-    `evidence` are the ordinals of its evidence returns that can be cited. `whole` says whether the transcript has
+    `evidence` are the ordinals of its evidence returns that can be cited, `tables_of_returns` the tables of all its
+    evidence returns, by ordinal. `whole` says whether the transcript has
     everything that the model sees, and `recordable` whether its question can be written down. `tables` are those that
     it was read by, `cut_short` the tags of returns that do not fit. `seen` is what the next request of the conversation
     may continue, if any may, and `continues` what this one does.
@@ -98,6 +101,7 @@ class _Read:
     transcript: Transcript | None
     untouched: Reason | None
     evidence: frozenset[int] = frozenset()
+    tables_of_returns: Mapping[int, Table] = field(default_factory=dict)
     whole: bool = False
     recordable: bool = False
     tables: Tables = ()
@@ -163,7 +167,7 @@ class Conversations:
     async def ask(self, asked: Asked) -> Exchange:
         """Decide what goes upstream for a request, and follow its reply."""
         if self._mode == "off" or asked.compaction_off:
-            return Exchange(asked.body, Untouched(Reason.OFF))
+            return Exchange(asked, Untouched(Reason.OFF))
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
         continues, known_bytes = self._seen.before(tenant, asked.api, asked.body) if tenant is not None else (None, 0)
         large = _takes_long(asked.body, known_bytes)
@@ -174,7 +178,7 @@ class Conversations:
                 tables = with_registered(self._tables, known_whole)
                 read = await _run(large, lambda: self._read(asked, tenant, tables))
         if read.transcript is None:
-            return Exchange(asked.body, Untouched(read.untouched or Reason.NOT_JSON))
+            return Exchange(asked, Untouched(read.untouched or Reason.NOT_JSON))
         if not read.transcript.users:
             tenant = None
         decision = await self._decided(asked, read, tenant, large)
@@ -186,16 +190,18 @@ class Conversations:
         if tenant is not None:
             self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
             after = _Afterwards(self, read, decision.boundary, tenant, asked.question_id, large)
-        return Exchange(asked.body, decision.outcome, refusal, after)
+        return Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
 
     async def _decided(self, asked: Asked, read: _Read, tenant: bytes | None, large: bool) -> _Decision:
         """The decision on a request: by the record of the newest opening where that fits, as it nearly always does."""
         # Pictures may have to be decoded, which takes as long as their pixels are many.
         large = large or read.seen is None or read.seen.pictures
-        looked = await self._look_up(read, tenant, asked.question_id, 1 if asked.question_id is None else None)
+        with asked.stays.room("store"):
+            looked = await self._look_up(read, tenant, asked.question_id, 1 if asked.question_id is None else None)
         decision = await _run(large, lambda: self._decide(asked, read, tenant, looked))
         if decision is None:
-            further = await self._look_up(read, tenant, asked.question_id)
+            with asked.stays.room("store"):
+                further = await self._look_up(read, tenant, asked.question_id)
             decision = await _run(large, lambda: self._decide(asked, read, tenant, further))
         assert decision is not None  # further than all nobody looks
         return decision
@@ -207,7 +213,8 @@ class Conversations:
     ) -> _Read:
         try:
             earlier = continues.transcript if continues is not None else None
-            request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None)
+            with asked.stays.room("wire"):
+                request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None)
         except NotJson:
             return _Read(None, Reason.NOT_JSON)
         untouched: Reason | None = None
@@ -218,21 +225,25 @@ class Conversations:
             earlier = None
         elif request.in_background:
             return _Read(None, Reason.BACKGROUND)
-        read = transcript.read(request, earlier)
-        evidence, citable = self._evidence(read, every, continues if earlier is not None else None)
+        with asked.stays.room("ledger"):
+            read = transcript.read(request, earlier)
+        with asked.stays.room("evidence"):
+            tables = self._evidence(read, every, continues if earlier is not None else None)
+        citable = frozenset(ordinal for ordinal, table in tables.items() if table.cite is not None)
         if not citable:
-            untouched = untouched or (Reason.NO_CITATIONS if evidence else Reason.NO_EVIDENCE)
+            untouched = untouched or (Reason.NO_CITATIONS if tables else Reason.NO_EVIDENCE)
         cut_short: tuple[tuple[int, str], ...] = ()
         seen = None
         if every is self._tables:
             cut_short = self._cut_short(read, continues if earlier is not None else None)
             if request.history is None:
                 pictures = (continues is not None and continues.pictures) or _has_pictures(asked.body, known_bytes)
-                seen = Seen(read, evidence, citable, cut_short, pictures)
+                seen = Seen(read, tables, cut_short, pictures)
         return _Read(
             read,
             untouched,
             citable,
+            tables_of_returns=tables,
             whole=whole,
             recordable=whole and bool(citable),
             tables=every,
@@ -256,22 +267,16 @@ class Conversations:
             ),
         )
 
-    def _evidence(
-        self, read: Transcript, every: Tables, continues: Seen | None = None
-    ) -> tuple[frozenset[int], frozenset[int]]:
-        """The evidence returns of a transcript, by ordinal, and those of them that can be cited."""
-        evidence: set[int] = set()
-        citable: set[int] = set()
-        if continues is not None:
-            evidence.update(ordinal for ordinal in continues.evidence if ordinal < read.shared)
-            citable.update(ordinal for ordinal in continues.citable if ordinal < read.shared)
-        for found in read.returns[read.shared if continues is not None else 0 :]:
-            table = reading.evidence_table(found, every)
-            if table is not None:
-                evidence.add(found.ordinal)
-                if table.cite is not None:
-                    citable.add(found.ordinal)
-        return frozenset(evidence), frozenset(citable)
+    def _evidence(self, read: Transcript, every: Tables, continues: Seen | None = None) -> dict[int, Table]:
+        """The evidence returns of a transcript, by ordinal, with their tables."""
+        start = read.shared if continues is not None else 0
+        known = continues.evidence if continues is not None else {}
+        fresh = {
+            found.ordinal: table
+            for found in read.returns[start:]
+            if (table := reading.evidence_table(found, every)) is not None
+        }
+        return {**{ordinal: table for ordinal, table in known.items() if ordinal < start}, **fresh}
 
     async def _look_up(
         self, asked: _Read, tenant: bytes | None, question_id: str | None, most: int | None = None
@@ -281,34 +286,35 @@ class Conversations:
         read = asked.transcript
         if tenant is None or read is None or not asked.recordable:
             return _Looked({})
-        keys, down_to = self._openings(read, tenant, question_id, most or _MOST_CANDIDATES)
-        if not keys:
+        wanted, down_to = self._openings(read, tenant, question_id, most or _MOST_CANDIDATES)
+        if not wanted:
             return _Looked({})
         trouble: Reason | None = None
         try:
-            rows = await self._store.find(list(keys))
+            rows = await self._store.find(list(wanted), replies={key: step.digest for key, step in wanted.items()})
         except (StoreSlow, StoreError) as fault:
             # What is at hand may still do, and nobody waits a second time.
-            keys, down_to = self._openings(read, tenant, question_id, _MOST_CANDIDATES)
+            wanted, down_to = self._openings(read, tenant, question_id, _MOST_CANDIDATES)
             trouble = Reason.STORE_SLOW if isinstance(fault, StoreSlow) else Reason.STORE_ERROR
-            rows = self._store.cached(list(keys))
+            rows = self._store.cached(list(wanted), replies={key: step.digest for key, step in wanted.items()})
         known: dict[bytes, list[Record]] = {}
         for stored, payloads in rows.items():
             found = [record for payload in payloads if (record := self._decoded(payload)) is not None]
             if found:
-                known[keys[stored]] = found
+                known[wanted[stored].key] = found
         return _Looked(known, trouble, down_to)
 
     def _openings(
         self, read: Transcript, tenant: bytes, question_id: str | None, most: int
-    ) -> tuple[dict[bytes, bytes], int]:
-        """What to look up, newest first, and the reply down to which that is everything."""
-        wanted: dict[bytes, bytes] = {}
+    ) -> tuple[dict[bytes, ReplyStep], int]:
+        """What to look up, newest first: under which keys, and which replies' records. And the reply down to which that
+        is everything."""
+        wanted: dict[bytes, ReplyStep] = {}
         for index in range(len(read.replies) - 1, -1, -1):
             step = read.replies[index]
             opening = opening_after(read, index, self._habits)
             if opening is not None and boundary.may_hold(opening, question_id):
-                wanted[_keyed(tenant, step.key)] = step.key
+                wanted[_keyed(tenant, step.key)] = step
             given = self._given.get(_keyed(tenant, step.shown))
             if given is not None and given.reply < index:
                 break
@@ -335,9 +341,10 @@ class Conversations:
             (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
         )
         known = looked.known
-        found = boundary.find(
-            asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, read.tables
-        )
+        with asked.stays.room("ledger"):
+            found = boundary.find(
+                asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, read.tables
+            )
         if found.reply < looked.down_to:
             return None
         same_question = {
@@ -354,7 +361,8 @@ class Conversations:
         elif found.record is None:
             outcome = Untouched((looked.trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
         else:
-            done = self._rewritten(read, found, found.record)
+            with asked.stays.room("compaction"):
+                done = self._rewritten(read, found, found.record)
             outcome = self._compact(asked, found.record, done.rewrite)
         refuse = False
         if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
@@ -370,8 +378,9 @@ class Conversations:
         if known is not None and known.record is record and known.messages <= read.transcript.request.known:
             return known
         # The message that opens the question is the last one that the rewrite can depend on.
-        opening = read.transcript.replies[found.reply].users[0][1].index
-        return Done(record, opening + 1, self._rewrite(read.transcript, record, read.tables, self._can_send_again))
+        users = read.transcript.replies[found.reply].users
+        messages = users[0][1].index + 1 if users else len(read.transcript.request.messages)
+        return Done(record, messages, self._rewrite(read.transcript, record, read.tables, self._can_send_again))
 
     def _compact(self, asked: Asked, record: Record, done: Rewrite) -> Outcome:
         if not done.splices:
@@ -388,7 +397,7 @@ class Conversations:
             after=len(body),
         )
         if self._mode == "observe":
-            return Untouched(Reason.OBSERVE, figures)
+            return Untouched(Reason.OBSERVE, figures, body)
         return Compacted(body, figures)
 
     def _saw_break_off(self, read: Transcript, tenant: bytes | None) -> bool:
@@ -428,7 +437,7 @@ class Conversations:
             transcripts = [read] if recordable else []
             if reply.ran:
                 with_it = transcript.read(extended(read.request, reply.ran))
-                if self._evidence(with_it, tables)[1]:
+                if any(table.cite is not None for table in self._evidence(with_it, tables).values()):
                     transcripts.append(with_it)
             for shown in transcripts:
                 record = settling.settle(
@@ -478,17 +487,17 @@ class _Afterwards:
         self._tenant = tenant
         self._question_id = question_id
         self._large = large
-        self.reader = read.transcript.request.api.reader(read.transcript.request)
 
-    async def settle(self) -> None:
-        replies = self.reader.replies()
+    async def settle(self, reader: ReplyReader) -> list[StoredRecord]:
+        """Write down what the reply settled. Returns the records."""
+        replies = reader.replies()
         if not self._whole or not replies:
-            return
-        names = self.reader.continued_by()
+            return []
+        names = reader.continued_by()
         if names:
             self._conversations.remember(self._tenant, names, self._transcript, replies[0])
         if not self._recordable and not any(reply.ran for reply in replies):
-            return
+            return []
         rows = await _run(
             self._large,
             lambda: self._conversations.write_down(
@@ -502,6 +511,7 @@ class _Afterwards:
             ),
         )
         self._conversations.keep(self._tenant, self._transcript, rows)
+        return rows
 
 
 class Exchange:
@@ -515,22 +525,59 @@ class Exchange:
     steering: Steering | None = None
 
     def __init__(
-        self, body: bytes, outcome: Outcome, refusal: Refusal | None = None, after: _Afterwards | None = None
+        self,
+        asked: Asked,
+        outcome: Outcome,
+        refusal: Refusal | None = None,
+        after: _Afterwards | None = None,
+        read: _Read | None = None,
+        found: Boundary | None = None,
+        tenant: bytes | None = None,
     ) -> None:
-        self.body = outcome.body if isinstance(outcome, Compacted) else body
+        self.body = outcome.body if isinstance(outcome, Compacted) else asked.body
         self.outcome = outcome
         self.header = outcome.header()
         self.refusal = refusal
         self._after = after
+        self._asked = asked
+        self._read = read or _Read(None, None)
+        self._boundary = found or Boundary()
+        self._tenant = tenant
+        self._settled: list[StoredRecord] = []
+        self._reader = self._reply_reader()
+
+    def _reply_reader(self) -> ReplyReader:
+        """Follows the reply: for what it settles, and for what the provider says that it used."""
+        api = _APIS[self._asked.api]
+        read = self._read.transcript
+        return api.reader(read.request if read is not None else Request(api, b"", ()))
+
+    def told(self) -> Conversed:
+        """What became of the request and its reply, for whoever watches."""
+        read, outcome = self._read, self.outcome
+        model = read.transcript.request.model if read.transcript is not None else None
+        return Conversed(
+            came=self._asked.body,
+            went=self.body,
+            outcome=outcome,
+            model=model or self._reader.model(),
+            tenant=self._tenant,
+            question_id=self._asked.question_id,
+            transcript=read.transcript,
+            evidence=read.tables_of_returns,
+            boundary=self._boundary,
+            would=outcome.would if isinstance(outcome, Untouched) else None,
+            settled=tuple(row.payload for row in self._settled),
+            usage=self._reader.usage(),
+        )
 
     def feed(self, chunk: bytes) -> None:
         """The next bytes of the reply, decompressed."""
-        if self._after is not None:
-            self._after.reader.feed(chunk)
+        self._reader.feed(chunk)
 
     def finished(self) -> bool:
         """Whether the reply finished, and its question can be settled now."""
-        return self._after is not None and self._after.reader.finished()
+        return self._after is not None and self._reader.finished()
 
     async def settle(self) -> None:
         """Write down what the reply settled: once, however often it is called."""
@@ -538,15 +585,14 @@ class Exchange:
         if after is None:
             return
         try:
-            await after.settle()
+            with self._asked.stays.room("settling"):
+                self._settled = await after.settle(self._reader)
         except Exception:
             log.exception("a question could not be settled; its evidence stays in later requests")
 
     async def ended(self, complete: bool) -> None:
         """The reply's body ended, or broke off: then what had not finished settles nothing."""
-        if self._after is None:
-            return
-        self._after.reader.close(complete)
+        self._reader.close(complete)
         if complete and self.finished():
             await self.settle()
         self._after = None

@@ -11,9 +11,11 @@ import sys
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from proxy.compaction.replacing import Rewrite
+from proxy.evidence.tables import Table
 from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
 
@@ -45,12 +47,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was read of a request: its transcript, the ordinals of returns that are evidence, and that can be cited, the
-    tags of those that do not fit; whether it has pictures; and the rewrite that its question was given."""
+    """What was read of a request: its transcript, the tables of its evidence returns, by ordinal, and the tags of those
+    that do not fit; whether it has pictures; and the rewrite that its question was given."""
 
     transcript: Transcript
-    evidence: frozenset[int]
-    citable: frozenset[int]
+    evidence: Mapping[int, Table]
     cut_short: tuple[tuple[int, str], ...]
     pictures: bool
     done: Done | None = None

@@ -46,7 +46,9 @@ def read(found: Return, tables: Tables) -> Read | None:
     if found.tool is None or not parts:
         return None
     own = evidence_table(found, tables)
-    return Read(found, own, returns.read(own, found.tool, parts)) if own is not None else None
+    if own is None:
+        return None
+    return Read(found, own, returns.read(own, found.tool, parts), returns.retrieved(own, found.tool, parts))
 
 
 def evidence(found: Return, tables: Tables) -> Evidence | None:
