@@ -1,8 +1,8 @@
 """Counting tokens where it delays nobody: after the reply, on a thread of its own, one request at a time.
 
 What waits to be counted is bounded, in requests and in bytes; past that a request goes uncounted, and `left_out` says
-so. The vocabulary is loaded there, too, when the first conversation arrives: the process is at its largest work then anyway
-(the store opens), and a proxy that nobody uses stays small.
+so. The vocabulary is loaded there, too, when the first conversation arrives: the process is busiest then anyway (the
+store opens), and a proxy that nobody uses stays small.
 """
 
 from __future__ import annotations
