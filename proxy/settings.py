@@ -122,9 +122,11 @@ class CompactionSettings(Section):
 
 
 class PolicySettings(Section):
-    """What counts as the end of a question, and what continues one."""
+    """Whether answers must declare what grounds them; what counts as the end of a question, and what continues one."""
 
-    mode: Literal["off"] = "off"
+    mode: Literal["off", "record", "enforce"] = "off"
+    redirect_timeout_ms: int = Field(default=30_000, ge=1)
+    keep_alive_ms: int = Field(default=1_000, ge=1)
     output_tools: Names = ("final_result",)
     continuation_prefixes: Names = CONTINUATION_PREFIXES
 
