@@ -8,6 +8,7 @@ out as the provider gave it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import threading
@@ -40,6 +41,7 @@ log = logging.getLogger("evidence_proxy.policy")
 
 _COMMENT = b": the answer is being held\n\n"
 _MOST_BYTES = 16 * 1024 * 1024
+_MOST_PACKED = 2 * 1024 * 1024
 _MOST_ASKED = 20_000
 #: How many brackets of an answer are looked at before its end: a model that writes only others must not cost more.
 _MOST_BRACKETS = 32
@@ -151,10 +153,8 @@ class Policy:
 
     def _soon(self, work: Coroutine[Any, Any, None]) -> None:
         async def quietly() -> None:
-            try:
+            with contextlib.suppress(StoreError, StoreSlow):  # then another replica may ask once more
                 await work
-            except (StoreError, StoreSlow):
-                pass  # then another replica may ask once more
 
         task = asyncio.create_task(quietly())
         self._writing.add(task)
@@ -170,7 +170,7 @@ class Policy:
             return False
         return True
 
-    async def kept_for(self, transcript: Transcript, tenant: bytes, streams: bool) -> HeldAnswer | None:
+    async def kept_for(self, transcript: Transcript, tenant: bytes) -> HeldAnswer | None:
         """The answer that was held for exactly this request, or None: then the provider answers."""
         step = transcript.replies[-1] if transcript.replies else None
         if step is None or self._keeps is None or not step.calls or not held.is_ours(step.calls[0].id):
@@ -180,7 +180,8 @@ class Policy:
         except (StoreError, StoreSlow):
             payload = None
         answer = held.decode(payload) if payload is not None else None
-        if answer is None or not answer.fits(step) or answer.streamed != streams:
+        request = transcript.request
+        if answer is None or not answer.fits(step) or answer.streamed != request.api.streams(request):
             self.count("held_not_given")
             return None
         self.count("held_given")
@@ -320,9 +321,7 @@ class Hold:
         standing = await self._question.judge(Reply(text=self._text, finish="stop"))
         return may_end(standing)
 
-    async def _ask(
-        self, answer: Reply, standing: Standing, head: Head, provider: Provider
-    ) -> list[bytes] | None:
+    async def _ask(self, answer: Reply, standing: Standing, head: Head, provider: Provider) -> list[bytes] | None:
         """Ask for what grounds the answer, if that can be asked; returns what the client gets instead of it."""
         way = asked_by(standing, self._offered)
         if not self._question.alone:
@@ -365,7 +364,7 @@ class Hold:
             if reply is not None:
                 reply.close()
         used = reader.usage()
-        self._course.extra_tokens = (used.read or 0) + (used.wrote or 0) if used is not None else 0
+        self._course.extra_tokens = (used.input or 0) + (used.output or 0) if used is not None else 0
         self._policy.count("extra_tokens", self._course.extra_tokens)
         return reader.replies() or None
 
@@ -394,6 +393,9 @@ class Hold:
             body=body,
             extra_tokens=self._course.extra_tokens,
         )
+        if len(answer.packed) > _MOST_PACKED:
+            self._course.violation = Violation.TOO_LARGE
+            return None
         if not await self._policy.keep(self._question.tenant, answer):
             log.warning("an answer could not be kept until its citations are there; it goes out without them")
             self._course.violation = Violation.STORE

@@ -99,8 +99,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     `replaced` and `kept` are ordinals of evidence returns: the first become receipts (the newest one the carrier), the
     second stay. `reply` and `shown` tell apart records under one key; `called` is whether the reply called an output
     tool. `before` is the digest of the record before it. `cited` is what layout `single` writes, `writings` (one for
-    each question, oldest first) what `append` does: every record has both, so that a store serves either. `verdict` is the
-    citation policy's, None where there was none or the answer owed nothing.
+    each question, oldest first) what `append` does: every record has both, so that a store serves either. `verdict` is
+    the citation policy's, None where there was none or the answer owed nothing.
     """
 
     version: int
