@@ -71,6 +71,12 @@ class Transcript:
     shown: bytes
     shown_before: tuple[bytes, ...] = ()
 
+    @property
+    def opening(self) -> bytes:
+        """A digest of everything before the first reply: it stays while a conversation goes on, and so names it where
+        nobody else does."""
+        return self.replies[0].key if self.replies else self.key
+
 
 def canonical_arguments(arguments: str) -> str:
     """A call's arguments as a canonical text: parsed JSON with sorted keys, or as they stand where they are not JSON.
