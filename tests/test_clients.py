@@ -7,24 +7,16 @@ everything else; where they are not installed these tests are skipped.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import re
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import StartProcess
 from tests.house.provider import Provider, Received, Reply, json_reply, sse_reply
+from tests.house.real_clients import here, is_node, run
 from tests.house.responding import item, response, response_events
-
-CLIENTS = Path(__file__).parent / "clients"
-ENVIRONMENT = Path(os.environ.get("EVIDENCE_PROXY_CLIENTS") or Path(__file__).parents[1] / ".venv" / "clients")
-PYTHON = ENVIRONMENT / "bin" / "python"
-NODE_MODULES = CLIENTS / "node_modules"
 
 CONFIG = """\
 [server]
@@ -44,31 +36,6 @@ tools = ["search"]
 cite = "cite"
 """
 SUBJECTS = {1: "alpha", 2: "beta", 3: "gamma"}
-
-
-#: Where each of them is, if it is installed.
-NEEDS = {
-    "openai": "openai",
-    "agents": "agents",
-    "agents-previous": "agents",
-    "agents-session": "agents",
-    "pydantic-ai": "pydantic_ai",
-    "openai-node": "openai",
-    "ai-sdk": "ai",
-}
-
-
-def is_node(client: str) -> bool:
-    return client in ("openai-node", "ai-sdk")
-
-
-def here(client: str) -> Any:
-    if is_node(client):
-        missing = not ((NODE_MODULES / NEEDS[client]).is_dir() and shutil.which("node"))
-    else:
-        missing = not any(ENVIRONMENT.glob(f"lib/python*/site-packages/{NEEDS[client]}"))
-    reason = f"the client {client} is not installed: run `make clients`"
-    return pytest.param(client, marks=pytest.mark.skipif(missing, reason=reason))
 
 
 # The provider's part: what it says depends on the question and on how many of its returns a request shows.
@@ -120,13 +87,7 @@ def answer(received: Received) -> Reply:
 
 async def played(client: str, *addresses: str) -> list[list[Any]]:
     """What the client received: for each address whole, then streamed."""
-    command = ["node", str(CLIENTS / "drive.mjs")] if is_node(client) else [str(PYTHON), str(CLIENTS / "drive.py")]
-    process = await asyncio.create_subprocess_exec(
-        *command, client, *addresses, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()[-3000:]
-    return [json.loads(line) for line in out.splitlines()]
+    return await run("drive.mjs" if is_node(client) else "drive.py", client, *addresses)
 
 
 def carries(received: Received, text: str) -> bool:
@@ -138,7 +99,14 @@ RAW = ("openai", "agents", "openai-node")
 
 
 @pytest.mark.parametrize(
-    "client", [here(name) for name in ("openai", "agents", "pydantic-ai", "openai-node", "ai-sdk")]
+    "client",
+    [
+        here("openai"),
+        here("openai-agents", "agents"),
+        here("pydantic-ai"),
+        here("openai-node"),
+        here("ai-sdk"),
+    ],
 )
 async def test_promise_10_a_real_client_receives_what_the_provider_sent(
     provider: Provider, start_process: StartProcess, client: str
@@ -174,7 +142,7 @@ async def test_promise_10_a_real_client_receives_what_the_provider_sent(
     assert [outcome.split(";")[0] for outcome in outcomes] == (["untouched"] * 3 + ["compacted"] * 6) * 2
 
 
-@pytest.mark.parametrize("memory", [here("agents-previous"), here("agents-session")])
+@pytest.mark.parametrize("memory", [here("openai-agents", "agents-previous"), here("openai-agents", "agents-session")])
 async def test_an_agents_sdk_run_that_keeps_its_history_elsewhere_does_the_right_thing_and_says_which(
     provider: Provider, start_process: StartProcess, memory: str
 ) -> None:

@@ -6,38 +6,22 @@ The agents live in an environment of their own (`make clients`); where they are 
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import re
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import StartProcess
 from tests.house.provider import Provider, Received, Reply, completion, json_reply
+from tests.house.real_clients import here, is_node, run
 from tests.rewrites import picture_bytes
 
-ROOT = Path(__file__).parents[1]
-CLIENTS = Path(__file__).parent / "clients"
-ENVIRONMENT = Path(os.environ.get("EVIDENCE_PROXY_CLIENTS") or ROOT / ".venv" / "clients")
-PYTHON = ENVIRONMENT / "bin" / "python"
-NODE_MODULES = Path(os.environ.get("EVIDENCE_PROXY_NODE_CLIENTS") or CLIENTS / "node_modules")
-PACKAGES = {
-    "pydantic-ai": "pydantic_ai",
-    "openai-agents": "agents",
-    "langchain": "langchain_openai",
-    "google-adk": "google/adk",
-}
-#: How many pictures of one search this client sends on. The AI SDK puts them into a JSON string; google-adk wraps what a
-#: tool returns in an object, so its tool returns the text alone.
+#: How many pictures of one search this client sends on. The AI SDK puts them into a JSON string; google-adk wraps
+#: what a tool returns in an object, so its tool returns the text alone.
 PICTURES = {"pydantic-ai": 2, "openai-agents": 0, "langchain": 2, "google-adk": 0, "ai-sdk": 0}
 #: Clients whose tools bring no labels either.
 TEXT_ONLY = {"google-adk"}
-#: LiteLLM, through which google-adk speaks to the proxy, looks prices up elsewhere unless told not to.
-OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 SUBJECTS = ["alpha", "beta", "gamma"]
 CONFIG = """\
 [server]
@@ -53,14 +37,6 @@ uri = "memory://"
 [tags]
 key_env = "EVIDENCE_TAG_KEYS"
 """
-
-
-def here(client: str) -> Any:
-    if client == "ai-sdk":
-        missing = not ((NODE_MODULES / "ai").is_dir() and shutil.which("node"))
-    else:
-        missing = not list(ENVIRONMENT.glob(f"lib/python*/site-packages/{PACKAGES[client]}"))
-    return pytest.param(client, marks=pytest.mark.skipif(missing, reason="not installed: run `make clients`"))
 
 
 def position(body: dict[str, Any]) -> tuple[int, int]:
@@ -91,21 +67,10 @@ async def test_a_real_agents_tagged_evidence_is_compacted_and_what_it_cited_is_k
 ) -> None:
     provider.always(answer)
     proxy = await start_process(CONFIG, {"EVIDENCE_TAG_KEYS": "a key that only these tests have"})
-    if client == "ai-sdk":
-        script = CLIENTS / "tagged.mjs"
-        if NODE_MODULES.parent != CLIENTS:  # node looks beside the script
-            script = NODE_MODULES.parent / f".tagged-{os.getpid()}.mjs"
-            script.write_bytes((CLIENTS / "tagged.mjs").read_bytes())
-        command = ["node", str(script), f"{proxy.url}/v1"]
+    if is_node(client):
+        await run("tagged.mjs", f"{proxy.url}/v1")
     else:
-        command = [str(PYTHON), str(CLIENTS / "tagged.py"), client, f"{proxy.url}/v1"]
-    process = await asyncio.create_subprocess_exec(
-        *command, env={**os.environ, "PYTHONPATH": str(ROOT), **OFFLINE}, stderr=asyncio.subprocess.PIPE
-    )
-    _, err = await process.communicate()
-    if client == "ai-sdk" and script.parent != CLIENTS:
-        script.unlink()
-    assert process.returncode == 0, err.decode()[-3000:]
+        await run("tagged.py", client, f"{proxy.url}/v1")
 
     sent = [received.json() for received in provider.requests]
     assert [position(body) for body in sent] == [(q, s) for q in range(3) for s in range(3)]

@@ -7,10 +7,11 @@ business of the rooms below, behind `Conversing`; whatever goes wrong there, the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from logging import Logger, getLogger
 from typing import Any, Protocol
 
@@ -19,10 +20,13 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
+from proxy.compaction.outcome import Reason, Untouched
 from proxy.gateway import encodings, errors, headers, tunnel
 from proxy.gateway.conversation import Asked, tenant_digest
 from proxy.gateway.replies import Outgoing, Sent
+from proxy.gateway.steering import Decoded, Head, Incoming, Steering
 from proxy.gateway.upstream import BrokenOff, Destination, Reply, Unreachable, Upstream, origin_form
+from proxy.gateway.watched import Arrived, Conversed, Nobody, Passed, Stays, Watcher
 from proxy.settings import Settings
 from proxy.visibility import logs
 
@@ -58,10 +62,13 @@ class Underway(Protocol):
     def header(self) -> str: ...
     @property
     def refusal(self) -> Refused | None: ...
+    @property
+    def steering(self) -> Steering | None: ...
     def feed(self, chunk: bytes) -> None: ...
     def finished(self) -> bool: ...
     async def settle(self) -> None: ...
     async def ended(self, complete: bool) -> None: ...
+    def told(self) -> Conversed | None: ...
 
 
 class Conversing(Protocol):
@@ -86,7 +93,9 @@ class _Alone:
     """A request whose conversation could not be looked at: it goes up as it came."""
 
     refusal = None
-    header = "untouched; reason=store-error"
+    steering = None
+    outcome = Untouched(Reason.STORE_ERROR)
+    header = outcome.header()
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -97,6 +106,8 @@ class _Alone:
 
     async def settle(self) -> None: ...
     async def ended(self, complete: bool) -> None: ...
+    def told(self) -> Conversed:
+        return Conversed(self.body, self.body, self.outcome)
 
 
 class _TooLarge(Exception):
@@ -111,8 +122,8 @@ class _Facts:
     """What is read of a request once and needed all the way: raw target, raw headers, the reply, the log line."""
 
     def __init__(self, request: web.BaseRequest) -> None:
+        self.began = time.perf_counter_ns()
         self.request = request
-        self.out = Outgoing(request)
         self.method = request.method
         self.asked = request.raw_path.encode("utf-8", "surrogateescape")
         self.target = origin_form(self.asked)
@@ -123,31 +134,75 @@ class _Facts:
         self.evidence: str | None = None
         self.received = 0
         self.end = "complete"
+        self.id = headers.request_id(self.headers) or uuid.uuid4().hex
+        self.out = Outgoing(request)
+        # What watchers are told at the end, beside the above.
+        self.exchange: Underway | None = None
+        self.stays = Stays()
+        self.forwarded = 0
+        self.added = 0
+        self.reply: Reply | None = None
+        self.waited: int | None = None
+        self.trace: Sequence[tuple[bytes, bytes]] = ()
 
-    def evidence_line(self) -> list[tuple[bytes, bytes]]:
-        """Our reply header for an answer of our own, if the path has one. A body that was never read is no JSON."""
+    def arrived(self) -> Arrived:
+        """The request's head, for watchers."""
+        path = (self.path or self.asked).decode("utf-8", "replace")[:512]
+        trace = tuple(line for line in self.headers if line[0].lower() in headers.TRACE)
+        return Arrived(self.id, time.time_ns(), self.began, self.method, path, self.api, trace)
+
+    @contextlib.contextmanager
+    def adding(self) -> Iterator[None]:
+        """The client waits on our account for what happens inside."""
+        since = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.added += time.perf_counter_ns() - since
+
+    def passed(self, arrived: Arrived) -> Passed:
+        """All that became of it, for watchers."""
+        reply = self.reply
+        return Passed(
+            arrived=arrived,
+            status=self.out.status,
+            end=self.end,
+            took=(time.perf_counter_ns() - self.began) / 1e9,
+            asked=reply.status if reply is not None else None,
+            outcome=self.evidence,
+            received=self.received,
+            forwarded=self.forwarded,
+            sent=self.out.sent,
+            added=self.added / 1e9,
+            waited=self.waited / 1e9 if self.waited is not None else None,
+            provider_id=headers.value(reply.headers, headers.REQUEST_ID) if reply is not None else None,
+            stays=tuple(self.stays.ended),
+            conversed=self.exchange.told() if self.exchange is not None else None,
+        )
+
+    def own_lines(self) -> list[tuple[bytes, bytes]]:
+        """Our reply headers for an answer of our own. A body that was never read is no JSON."""
         if self.evidence is None and self.api is not None:
             self.evidence = "untouched; reason=not-json"
-        if self.evidence is None:
-            return []
-        return [(headers.EVIDENCE_PROXY, headers.printable(self.evidence))]
+        return headers.ours(self.evidence, self.id)
 
 
 class _Watch:
     """Shows a reply to its exchange, in the order that the ledger counts on, and keeps the exchange's faults away
     from the reply. A copy that cannot be decoded is no longer shown; the reply does not notice."""
 
-    def __init__(self, gateway: Gateway, exchange: Underway | None, reply: Reply, limit: int) -> None:
+    def __init__(
+        self, gateway: Gateway, exchange: Underway | None, status: int, encoded: Sequence[bytes], limit: int
+    ) -> None:
         self._gateway = gateway
         self._exchange = exchange
         self._over = exchange is None
         self._settling: asyncio.Task[None] | None = None
         self._seen = True
         self._decoder: encodings.Decoder | None = None
-        if exchange is not None and reply.status == 200:
-            codings = encodings.named(v.decode("latin-1") for v in headers.values(reply.headers, b"content-encoding"))
+        if exchange is not None and status == 200:
             try:
-                self._decoder = encodings.Decoder(codings, limit)
+                self._decoder = encodings.Decoder(encodings.named(v.decode("latin-1") for v in encoded), limit)
             except encodings.Broken:
                 self._seen = False
 
@@ -190,6 +245,86 @@ class _Watch:
         await self._gateway.surely(self._exchange.ended(complete and self._seen))
 
 
+class _Relay:
+    """One reply on its way to the client.
+
+    What it settles is written down before its last byte leaves, so that the client's next request finds it: as the
+    finish of a stream is relayed, else before the piece that completes the body, else before the end. Clients stop
+    reading at the finish (or at a `[DONE]` in the same piece), so of that piece the last byte waits.
+    """
+
+    def __init__(self, facts: _Facts, watch: _Watch) -> None:
+        self.watch = watch
+        self.has_body = False
+        self._facts = facts
+        self._out = facts.out
+        self._left: int | None = None
+
+    async def start(self, head: Head) -> None:
+        # Where nothing is compacted a reply gets no line of ours at all.
+        request_id = self._facts.id if self._facts.api is not None else None
+        lines = headers.down(head.lines, self._facts.evidence, head.length is not None, request_id)
+        self.has_body = self._out.has_body(head.status)
+        if not self.has_body or head.length == 0:
+            await self.watch.ended(True)
+        self._out.start(head.status, head.reason, lines, head.length)
+        self._left = head.length
+
+    async def pass_on(self, chunk: bytes) -> None:
+        self.watch.feed(chunk)
+        if self._left is not None:
+            self._left -= len(chunk)
+            if self._left == 0:
+                with self._facts.adding():
+                    await self.watch.ended(True)
+        if self.watch.finishing():
+            await self._out.write(chunk[:-1])
+            with self._facts.adding():
+                await self.watch.settle()
+            chunk = chunk[-1:]
+        await self._out.write(chunk)
+        await self._out.drain()
+
+    async def end(self) -> Sent:
+        with self._facts.adding():
+            await self.watch.ended(True)
+        return await self._out.end()
+
+    async def broke(self) -> Sent:
+        self._facts.end = "upstream-broke"
+        await self.watch.ended(False)
+        return self._out.break_off()
+
+
+class _Provider:
+    """The provider, for the requests that one exchange sends it: what goes up as it is, and bodies of our own."""
+
+    def __init__(
+        self,
+        send: Callable[[bytes, list[tuple[bytes, bytes]]], Awaitable[Reply]],
+        body: bytes,
+        lines: list[tuple[bytes, bytes]],
+        lines_beside: list[tuple[bytes, bytes]],
+        limit: int,
+    ) -> None:
+        self._send = send
+        self._body = body
+        self._lines = lines
+        self._lines_beside = lines_beside
+        self._limit = limit
+        self._replies: list[Decoded] = []
+
+    async def ask(self, body: bytes | None = None) -> Incoming:
+        sent = self._send(self._body, self._lines) if body is None else self._send(body, self._lines_beside)
+        reply = Decoded(await sent, self._limit)
+        self._replies.append(reply)
+        return reply
+
+    def close(self) -> None:
+        for reply in self._replies:
+            reply.close()
+
+
 class Gateway:
     """One per process: a server on one address, one provider behind it."""
 
@@ -200,7 +335,9 @@ class Gateway:
         readiness: Readiness,
         api_key: str | None = None,
         tagging: Tagging | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
+        self._watcher = watcher or Nobody()
         self._settings = settings
         self._conversations = conversations
         self._readiness = readiness
@@ -266,9 +403,9 @@ class Gateway:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
-        started = time.perf_counter()
         facts = _Facts(request)
-        request_id = uuid.uuid4().hex
+        arrived = facts.arrived()
+        facts.trace = self._watcher.arrived(arrived)
         task = asyncio.current_task()
         if task is not None:
             self._running.add(task)
@@ -281,26 +418,19 @@ class Gateway:
             raise
         except Exception as fault:
             facts.end = "failed"
-            logs.fault("request-failed", fault, id=request_id)
+            logs.fault("request-failed", fault, id=facts.id)
             if facts.out.started:
                 return facts.out.break_off()
-            return await facts.out.answer(errors.internal(), facts.evidence_line())
+            return await facts.out.answer(errors.internal(), facts.own_lines())
         finally:
             if task is not None:
                 self._running.discard(task)
-            logs.request(
-                logs.RequestLine(
-                    id=request_id,
-                    method=facts.method,
-                    path=(facts.path or facts.asked).decode("utf-8", "replace")[:512],
-                    status=facts.out.status or None,
-                    outcome=facts.evidence,
-                    received=facts.received,
-                    sent=facts.out.sent,
-                    ms=round((time.perf_counter() - started) * 1000, 1),
-                    end=facts.end,
-                )
-            )
+            try:
+                passed = facts.passed(arrived)
+                self._watcher.passed(passed)
+                logs.request(passed)
+            except Exception as fault:  # the reply is out; what is told of it must not undo that
+                logs.fault("not-told", fault, id=facts.id)
 
     async def _answer(self, facts: _Facts) -> Sent:
         if facts.path == b"/healthz":
@@ -312,9 +442,10 @@ class Gateway:
             return await self._tag(facts, self._tagging)
         if facts.method == "CONNECT":
             facts.out.hang_up()
-            return await facts.out.answer(errors.unsupported_method(facts.method))
+            return await facts.out.answer(errors.unsupported_method(facts.method), facts.own_lines())
         if facts.target is None:
-            return await facts.out.answer(errors.malformed("its target is neither a path nor an http address"))
+            answer = errors.malformed("its target is neither a path nor an http address")
+            return await facts.out.answer(answer, facts.own_lines())
         try:
             if facts.api is not None and facts.method == "POST":
                 return await self._converse(facts)
@@ -323,13 +454,11 @@ class Gateway:
             return await self._pass_through(facts)
         except Unreachable as nobody:
             facts.end = "unreachable"
-            return await facts.out.answer(errors.unreachable(nobody.where, nobody.what), facts.evidence_line())
+            return await facts.out.answer(errors.unreachable(nobody.where, nobody.what), facts.own_lines())
         except _Malformed:
             facts.end = "malformed"
             facts.out.hang_up()
-            return await facts.out.answer(
-                errors.malformed("its body is not framed as announced"), facts.evidence_line()
-            )
+            return await facts.out.answer(errors.malformed("its body is not framed as announced"), facts.own_lines())
 
     async def _converse(self, facts: _Facts) -> Sent:
         """A conversation: read whole, looked at, forwarded rewritten or as the very bytes that came."""
@@ -337,6 +466,7 @@ class Gateway:
             raw = await self._body(facts)
         except _TooLarge:
             return await self._too_large(facts, decoded=False)
+        since = time.perf_counter_ns()
         codings = encodings.named(v.decode("latin-1") for v in headers.values(facts.headers, b"content-encoding"))
         try:
             body = await self._decoded(raw, codings)
@@ -350,12 +480,24 @@ class Gateway:
         if exchange.refusal is not None:
             refusal = exchange.refusal
             answer = errors.Answer(refusal.status, refusal.body, _lines(refusal.headers))
-            return await facts.out.answer(answer, facts.evidence_line())
+            return await facts.out.answer(answer, facts.own_lines())
 
         untouched = exchange.body is body
         sent = raw if untouched else exchange.body
+        facts.added += time.perf_counter_ns() - since
+        facts.forwarded = len(sent)
+        lines = headers.up(facts.headers, not untouched, self._api_key)
+        if exchange.steering is not None:
+            provider = _Provider(
+                lambda body, lines: self._send(facts, lines, body, len(body)),
+                sent,
+                lines,
+                headers.up(facts.headers, True, self._api_key),
+                self._limit,
+            )
+            return await self._steer(facts, provider, exchange, exchange.steering)
         try:
-            reply = await self._send(facts, headers.up(facts.headers, not untouched, self._api_key), sent, len(sent))
+            reply = await self._send(facts, lines, sent, len(sent))
         except BaseException:
             await self.surely(exchange.ended(False))
             raise
@@ -365,7 +507,7 @@ class Gateway:
         """A tool's results: answered here, whatever they are; the provider never sees them."""
         if facts.method != "POST":
             facts.out.hang_up()
-            return await facts.out.answer(errors.only_posts(facts.path.decode()))
+            return await facts.out.answer(errors.only_posts(facts.path.decode()), facts.own_lines())
         try:
             raw = await self._body(facts)
             codings = encodings.named(v.decode("latin-1") for v in headers.values(facts.headers, b"content-encoding"))
@@ -374,16 +516,17 @@ class Gateway:
             facts.end = "too-large"
             facts.out.hang_up()
             decoded = isinstance(fault, encodings.TooLarge)
-            return await facts.out.answer(errors.body_too_large(self._limit, decoded))
+            return await facts.out.answer(errors.body_too_large(self._limit, decoded), facts.own_lines())
         except _Malformed:
             facts.end = "malformed"
             facts.out.hang_up()
-            return await facts.out.answer(errors.malformed("its body is not framed as announced"))
+            return await facts.out.answer(errors.malformed("its body is not framed as announced"), facts.own_lines())
         except encodings.Broken:
-            return await facts.out.answer(errors.malformed("its body is not encoded as announced"))
+            return await facts.out.answer(errors.malformed("its body is not encoded as announced"), facts.own_lines())
         tenant = self._settings.tenant
         who = headers.credential(facts.headers, tenant.by, tenant.header)
-        return await facts.out.answer(await tagging.answer(body, tenant_digest(who) if who is not None else None))
+        answer = await tagging.answer(body, tenant_digest(who) if who is not None else None)
+        return await facts.out.answer(answer, facts.own_lines())
 
     async def _pass_through(self, facts: _Facts) -> Sent:
         """Not a conversation: streams both ways."""
@@ -395,6 +538,7 @@ class Gateway:
         if chunked or length:
             await self._continue(facts)
             reply = await self._send(facts, lines, _pieces(facts), None if chunked else length)
+            facts.forwarded = facts.received
         else:
             reply = await self._send(facts, lines, None, length)
         return await self._relay(facts, reply, None)
@@ -428,50 +572,61 @@ class Gateway:
         if upstream is None or facts.target is None:
             raise RuntimeError("the gateway was not started")
         method = facts.method.encode("ascii")
-        return await upstream.ask(method, upstream.destination.target(facts.target), lines, body, length)
+        if facts.trace:
+            lines = [line for line in lines if line[0].lower() not in headers.TRACE] + list(facts.trace)
+        since = time.perf_counter_ns()
+        with facts.stays.room("provider"):
+            reply = await upstream.ask(method, upstream.destination.target(facts.target), lines, body, length)
+        facts.reply, facts.waited = reply, (facts.waited or 0) + time.perf_counter_ns() - since
+        return reply
 
     async def _relay(self, facts: _Facts, reply: Reply, exchange: Underway | None) -> Sent:
-        """Pass a reply on, piece by piece.
-
-        What the reply settles is written down before its last byte leaves, so that the client's next request finds it:
-        as the finish of a stream is relayed, else before the piece that completes the body, else before the end.
-        Clients stop reading at the finish (or at a `[DONE]` in the same piece), so of that piece the last byte waits.
-        """
-        out = facts.out
-        watch = _Watch(self, exchange, reply, self._limit)
+        """Pass a reply on, piece by piece."""
+        codings = headers.values(reply.headers, b"content-encoding")
+        relay = _Relay(facts, _Watch(self, exchange, reply.status, codings, self._limit))
         whole = False
         try:
-            lines = headers.down(reply.headers, facts.evidence, reply.length is not None)
-            has_body = out.has_body(reply.status)
-            if not has_body or reply.length == 0:
-                await watch.ended(True)
-            out.start(reply.status, reply.reason, lines, reply.length)
-            left = reply.length
-            while has_body and (chunk := await reply.chunk()):
-                watch.feed(chunk)
-                if left is not None:
-                    left -= len(chunk)
-                    if left == 0:
-                        await watch.ended(True)
-                if watch.finishing():
-                    await out.write(chunk[:-1])
-                    await watch.settle()
-                    chunk = chunk[-1:]
-                await out.write(chunk)
-                await out.drain()
-            await watch.ended(True)
+            await relay.start(Head(reply.status, reply.reason, reply.headers, reply.length))
+            while relay.has_body and (chunk := await reply.chunk()):
+                await relay.pass_on(chunk)
             whole = True
-            return await out.end()
+            return await relay.end()
         except BrokenOff:
-            facts.end = "upstream-broke"
-            await watch.ended(False)
-            return out.break_off()
+            return await relay.broke()
         finally:
             if whole:
                 reply.done()
             else:
                 reply.close()
-                await watch.ended(False)
+                await relay.watch.ended(False)
+
+    async def _steer(self, facts: _Facts, provider: _Provider, exchange: Underway, steering: Steering) -> Sent:
+        """Give the client what the exchange's steering says: replies of the provider, or others."""
+        relay: _Relay | None = None
+        pieces = steering.steer(provider)
+        try:
+            async for piece in pieces:
+                if isinstance(piece, Head):
+                    facts.evidence = exchange.header
+                    codings = headers.values(piece.lines, b"content-encoding")
+                    relay = _Relay(facts, _Watch(self, exchange, piece.status, codings, self._limit))
+                    await relay.start(piece)
+                elif relay is not None and relay.has_body:
+                    await relay.pass_on(piece)
+            if relay is None:
+                raise RuntimeError("a steering gave no reply")
+            return await relay.end()
+        except BrokenOff as broken:
+            if relay is None:
+                raise Unreachable(self.provider, "its reply broke off") from broken
+            return await relay.broke()
+        finally:
+            await pieces.aclose()
+            provider.close()
+            if relay is not None:
+                await relay.watch.ended(False)
+            else:
+                await self.surely(exchange.ended(False))
 
     async def _ask(self, facts: _Facts, body: bytes) -> Underway:
         tenant = self._settings.tenant
@@ -482,12 +637,14 @@ class Gateway:
                 question_id=headers.value(facts.headers, headers.QUESTION),
                 compaction_off=(headers.value(facts.headers, headers.COMPACTION) or "").lower() == "off",
                 api=facts.api or "chat",
+                stays=facts.stays,
             )
-            return await self._conversations.ask(asked)
+            facts.exchange = await self._conversations.ask(asked)
         except Exception as fault:
             # Whatever fails in the rooms below must never break a user's request.
-            logs.fault("conversation-failed", fault)
-            return _Alone(body)
+            logs.fault("conversation-failed", fault, id=facts.id)
+            facts.exchange = _Alone(body)
+        return facts.exchange
 
     async def _body(self, facts: _Facts) -> bytes:
         """The whole body as it came. Raises `_TooLarge` as early as it shows, `_Malformed`, or `ConnectionError`."""
@@ -513,7 +670,7 @@ class Gateway:
         facts.evidence = (await self._ask(facts, b"")).header
         facts.end = "too-large"
         facts.out.hang_up()
-        return await facts.out.answer(errors.body_too_large(self._limit, decoded), facts.evidence_line())
+        return await facts.out.answer(errors.body_too_large(self._limit, decoded), facts.own_lines())
 
     async def _continue(self, facts: _Facts) -> None:
         """Tell a client that waits before it sends its body to go on: the low-level server does not."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from proxy.gateway.conversation import Asked, Refusal
+from proxy.gateway.steering import Steering
 
 
 @dataclass
@@ -17,6 +18,7 @@ class Told:
     body: bytes
     header: str
     refusal: Refusal | None = None
+    steering: Steering | None = None
     #: What happened, in order: ("fed", bytes), ("settled", b""), ("ended", b"whole" | b"broken").
     story: list[tuple[str, bytes]] = field(default_factory=list)
     finish: bytes | None = None
@@ -45,6 +47,9 @@ class Told:
             await self.hold.wait()
         self.story.append(("settled", b""))
 
+    def told(self) -> None:
+        return None
+
     async def ended(self, complete: bool) -> None:
         self.story.append(("ended", b"whole" if complete else b"broken"))
         self.over.set()
@@ -59,6 +64,7 @@ class Conversation:
     hold: asyncio.Event | None = None
     refusal: Refusal | None = None
     header: str | None = None
+    steering: Steering | None = None
     told: list[Told] = field(default_factory=list)
     fails: Exception | None = None
 
@@ -68,7 +74,7 @@ class Conversation:
         body = self.rewrite(asked.body)
         plain = "untouched; reason=no-evidence" if asked.body.lstrip()[:1] == b"{" else "untouched; reason=not-json"
         header = self.header or (plain if body is asked.body else "compacted; question=2")
-        told = Told(asked, body, header, self.refusal, finish=self.finish, hold=self.hold)
+        told = Told(asked, body, header, self.refusal, self.steering, finish=self.finish, hold=self.hold)
         self.told.append(told)
         return told
 
