@@ -105,7 +105,10 @@ async def examine(
     asked, date = (None, None) if offline else await _ask(settings, environ)
     checks.append(asked or Check("upstream", "skipped", "not asked (--offline)"))
     checks.append(_clock(date, time.time()))
-    checks += [*_directory(settings), await _store(settings)]
+    directory = _directory(settings)
+    checks += directory
+    if all(check.status != "fail" for check in directory):
+        checks.append(await _store(settings))
     keys, found = _tag_keys(settings, environ)
     checks += [_key(settings, environ), found, _tags(keys)]
     checks += _credentials(settings, environ, credential_env, time.time())
@@ -221,7 +224,7 @@ async def _is_proxy(host: str, port: int) -> bool:
         async with asyncio.timeout(2):
             reader, writer = await asyncio.open_connection("127.0.0.1" if host in ("0.0.0.0", "::") else host, port)
             writer.write(f"GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-            answer = await reader.read(4096)
+            answer = await reader.read()
             writer.close()
             return b'{"status": "ok"}' in answer or b"server: evidence-proxy" in answer.lower()
     return False
@@ -278,7 +281,8 @@ def _said(failed: BaseException) -> str:
     if isinstance(failed, TimeoutError):
         return f"no answer within {_ASKING_TAKES:.0f} seconds"
     reason = getattr(failed, "os_error", None) or failed
-    return getattr(reason, "strerror", None) or type(reason).__name__
+    number = getattr(reason, "errno", None)
+    return os.strerror(number) if isinstance(number, int) and number > 0 else type(reason).__name__
 
 
 def _about(failed: BaseException, host: str) -> str:

@@ -36,7 +36,8 @@ def less(before: int, after: int) -> str:
     if not before:
         return "0%"
     share = 100 * (before - after) / before
-    return f"{share:.0f}% less" if share >= 0 else f"{-share:.1f}% more"
+    digits = 0 if abs(share) >= 10 else 1
+    return f"{share:.{digits}f}% less" if share >= 0 else f"{-share:.{digits}f}% more"
 
 
 def bars(values: list[int], top: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from proxy.compaction.account import Account, Asking, account, asking
 from proxy.gateway.conversation import Asked, Conversations, Exchange, Registered
@@ -26,17 +26,10 @@ from proxy.wire.messages import Api, Message, NotJson, Request, Text
 if TYPE_CHECKING:
     from proxy.evidence.tags import Keys
     from proxy.settings import Settings
+    from proxy.store import RecordStore
 
 _APIS: dict[str, Api] = {"chat": chat, "responses": responses}
 _SOMEBODY = "somebody"
-
-
-class Store(Protocol):
-    """As much of a record store as a rehearsal asks for."""
-
-    async def find(self, keys: Sequence[bytes], **beside: Any) -> dict[bytes, tuple[bytes, ...]]: ...
-    def cached(self, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]: ...
-    def add(self, record: StoredRecord) -> None: ...
 
 
 class Assumed:
@@ -58,7 +51,7 @@ class Assumed:
 class ReadOnly:
     """A real store that nothing is added to."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: RecordStore) -> None:
         self._store = store
 
     async def find(self, keys: Sequence[bytes], **beside: Any) -> dict[bytes, tuple[bytes, ...]]:
@@ -90,14 +83,16 @@ class Rehearsal:
         self,
         settings: Settings,
         keys: Keys,
-        store: Store | None = None,
+        store: RecordStore | None = None,
         credentials: Sequence[str] = (),
         registered: Registered | None = None,
     ) -> None:
         """Without a `store`, every answered question is assumed to have been recorded. With one, `credentials` are
         those that the requests may have come with: the first under which a record fits counts."""
+        self.keys = keys
         self._assumes = store is None
-        self._conversations = Conversations(settings, Assumed() if store is None else ReadOnly(store), keys, registered)  # type: ignore[arg-type]
+        kept: Any = Assumed() if store is None else ReadOnly(store)  # as much of a store as is asked for
+        self._conversations = Conversations(settings, kept, keys, registered)
         self._credentials = [_SOMEBODY] if store is None else list(credentials)
         self._habits = Habits(
             output_tools=frozenset(settings.policy.output_tools),
@@ -121,7 +116,7 @@ class Rehearsal:
         undeclared = [record.ordinal for record in chain if record.declaration == "missing"]
         return Rehearsed(
             told,
-            account(read, told.evidence, self._habits, told.boundary, told.outcome, told.rewrite, undeclared),
+            account(read, told.evidence, self._habits, told.boundary, told.outcome, undeclared),
             asking(read, told.evidence, self._habits, told.boundary, chain),
         )
 
@@ -173,9 +168,9 @@ def _reply(step: ReplyStep, api: str, request: Request) -> bytes:
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in step.calls
         ]
-        message = {"role": "assistant", "content": step.text, **({"tool_calls": calls} if calls else {})}
+        said = {"role": "assistant", "content": step.text, **({"tool_calls": calls} if calls else {})}
         finish = "tool_calls" if calls else "stop"
-        return _json({"choices": [{"index": 0, "message": message, "finish_reason": finish}]})
+        return _json({"choices": [{"index": 0, "message": said, "finish_reason": finish}]})
     items: list[dict[str, Any]] = []
     for message in step.messages:
         items += [
@@ -184,7 +179,7 @@ def _reply(step: ReplyStep, api: str, request: Request) -> bytes:
         ]
         texts = [part.text for part in message.parts if isinstance(part, Text)]
         notes = [_annotation(names) for names in message.cites]
-        if texts or notes:
+        if texts or notes or not message.calls:  # some clients send a reference to what was said, and no word of it
             content = {"type": "output_text", "text": "".join(texts), "annotations": notes}
             items.append({"type": "message", "role": "assistant", "content": [content]})
     return _json({"object": "response", "status": "completed", "output": items})

@@ -7,8 +7,8 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from proxy.commands.rehearsing import Rehearsed
+    from proxy.ledger.differing import Mark
+    from proxy.ledger.transcript import Transcript
 
 #: A conversation of more requests is drawn as so many bars, each the largest request of a stretch.
 _WIDEST = 60
@@ -34,9 +36,15 @@ class Conversation:
     after: list[int] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def saved(self) -> int:
-        return sum(self.before) - sum(self.after)
+    def as_value(self) -> dict[str, Any]:
+        """All of it, as JSON."""
+        return {
+            "first": self.first,
+            "opening": self.opening,
+            "before": self.before,
+            "after": self.after,
+            "outcomes": dict(self.outcomes.most_common()),
+        }
 
 
 @dataclass(slots=True)
@@ -101,7 +109,7 @@ def replay(
     if as_json:
         told = {
             "totals": done.totals(),
-            "conversations": list(map(asdict, done.conversations)),
+            "conversations": [one.as_value() for one in done.conversations],
             "skipped": done.skipped,
         }
         typer.echo(json.dumps(told, indent=2).encode())
@@ -118,36 +126,53 @@ async def _replayed(
     from proxy.commands import bodies
     from proxy.commands.starting import rehearsal
 
-    done = Replayed()
-    known: dict[bytes, Conversation] = {}
+    told = _Told()
     async with rehearsal(config, data, credential_env, os.environ) as (rooms, _):
         for place in places:
             body = await asyncio.to_thread(bodies.load, place)
             if body.api is None:
-                done.skipped.append(body.name)
+                told.done.skipped.append(body.name)
             else:
-                _count(done, known, body.name, await rooms.decide(body.raw, body.api))
+                told.add(body.name, await rooms.decide(body.raw, body.api))
             step()
-    return done
+    return told.done
 
 
-def _count(done: Replayed, known: dict[bytes, Conversation], name: str, made: Rehearsed) -> None:
-    from proxy.commands.printing import short
-    from proxy.compaction.outcome import Compacted
+class _Told:
+    """Requests, told apart into conversations: one that begins like the last of a conversation continues it."""
 
-    told = made.conversed
-    read = told.transcript
-    begins = read.opening if read is not None else name.encode("utf-8", "replace")
-    conversation = known.get(begins)
-    if conversation is None:
+    def __init__(self) -> None:
+        self.done = Replayed()
+        self._known: dict[bytes, list[tuple[Sequence[Mark], Conversation]]] = {}
+
+    def add(self, name: str, made: Rehearsed) -> None:
+        """Count a request that was rehearsed."""
+        from proxy.compaction.outcome import Compacted
+
+        told = made.conversed
+        conversation = self._conversation(name, told.transcript)
+        conversation.before.append(len(told.came))
+        conversation.after.append(len(told.would if told.would is not None else told.went))
+        outcome = "compacted" if isinstance(told.outcome, Compacted) else told.outcome.reason.value
+        conversation.outcomes[outcome] += 1
+
+    def _conversation(self, name: str, read: Transcript | None) -> Conversation:
+        from proxy.commands.printing import short
+        from proxy.ledger import differing
+
+        opening = read.opening if read is not None else b""
+        marks = differing.marks(read) if read is not None else ()
+        alike = self._known.setdefault(opening, [])
+        for position in range(len(alike) - 1, -1, -1):
+            before, conversation = alike[position]
+            if differing.continues(before, marks):
+                alike[position] = (marks, conversation)
+                return conversation
         users = read.first_users if read is not None else []
-        conversation = known[begins] = Conversation(name, short(users[0][1].text(), 60) if users else "")
-        done.conversations.append(conversation)
-    conversation.before.append(len(told.came))
-    conversation.after.append(len(told.would if told.would is not None else told.went))
-    compacted = isinstance(told.outcome, Compacted)
-    conversation.outcomes["compacted" if isinstance(told.outcome, Compacted) else told.outcome.reason.value] += 1
-    assert compacted or told.went is told.came
+        conversation = Conversation(name, short(users[0][1].text(), 60) if users else "")
+        alike.append((marks, conversation))
+        self.done.conversations.append(conversation)
+        return conversation
 
 
 def _print(done: Replayed, most: int, console: Console) -> None:

@@ -43,6 +43,7 @@ class Why(StrEnum):
     NO_EVIDENCE = "no-evidence"
     NOT_OURS = "not-ours"
     ASKS_AGAIN = "asks-again"
+    CITES = "cites"
     NO_CITE = "no-cite"
     CURRENT = "current"
     REPLACED = "replaced"
@@ -63,6 +64,7 @@ class Why(StrEnum):
 WORDS: dict[Why, str] = {
     Why.NO_EVIDENCE: "no tool's return: never changed",
     Why.NOT_OURS: "no table names this tool, and no tag of this proxy stands in it: never changed",
+    Why.CITES: "the cite tool's own return: never changed",
     Why.ASKS_AGAIN: "asks the model to try again: no return of a tool",
     Why.NO_CITE: "its table has no `cite`, so nobody can say what was needed of it: never changed",
     Why.CURRENT: "belongs to the current question, which is never changed",
@@ -193,18 +195,16 @@ def account(
     habits: Habits,
     boundary: Boundary,
     outcome: Outcome,
-    done: Rewrite | None = None,
     undeclared: Iterable[int] = (),
     look: Look = look,
 ) -> Account:
     """What became of each message of a request that was decided so.
 
-    `evidence` are the tables of its evidence returns, by ordinal; `done` is the rewrite that was made or, under
-    `observe`, would have been: then so are the fates. `undeclared` are the ordinals of questions that are known to have
+    `evidence` are the tables of its evidence returns, by ordinal. Under `observe` the fates are those that would have
+    been. `undeclared` are the ordinals of questions that are known to have
     declared nothing. `look` may remember what returns show.
     """
-    done = done or Rewrite()
-    return _Telling(transcript, evidence, habits, boundary, outcome, done, frozenset(undeclared), look).tell()
+    return _Telling(transcript, evidence, habits, boundary, outcome, frozenset(undeclared), look).tell()
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,6 @@ class _Telling:
         habits: Habits,
         boundary: Boundary,
         outcome: Outcome,
-        done: Rewrite,
         undeclared: frozenset[int],
         look: Look,
     ) -> None:
@@ -282,10 +281,11 @@ class _Telling:
         self.boundary = boundary
         self.reason = outcome.reason if isinstance(outcome, Untouched) else None
         self.changed = isinstance(outcome, Compacted) or self.reason is Reason.OBSERVE
-        self.done = done
+        done = self.done = outcome.done or Rewrite()
         self.undeclared = undeclared
         held = [capsule for capsules in done.carried.values() for capsule in capsules]
         self.moved = frozenset(entry.ret for capsule in held for entry in capsule.entries)
+        self.cite_tools = {table.cite_tool for table in evidence.values()} - {None}
         self.returns = {found.message.index: found for found in transcript.returns}
         self.step_of = {f.ordinal: i for i, step in enumerate(transcript.replies) for f in step.returns}
         self.numbers = _Numbers(transcript, habits, boundary.record, boundary.reply)
@@ -352,7 +352,9 @@ class _Telling:
         if returns.is_retry_prompt(found.message.parts):
             return Fate.SAME, Why.ASKS_AGAIN
         if table is None:
-            return (Fate.KEPT, Why.NO_LONGER_OURS) if accounted else (Fate.SAME, Why.NOT_OURS)
+            if accounted:
+                return Fate.KEPT, Why.NO_LONGER_OURS
+            return Fate.SAME, Why.CITES if found.tool in self.cite_tools else Why.NOT_OURS
         if table.cite is None:
             return Fate.SAME, Why.NO_CITE
         if self._step(found) > self.boundary.reply and self._is_current(found):
@@ -381,9 +383,16 @@ class _Telling:
         if table.format == "auto" and not shown.citable:
             return Why.NO_IDS
         number = self.numbers.of(found.message)
-        last = number == record.ordinal
-        missing = number in self.undeclared or (last and record.declaration == "missing")
-        return Why.UNDECLARED if missing and table.undeclared == "keep" else Why.CITED_AS_TEXT
+        undeclared = number in self.undeclared or number not in self._grounded(table)
+        return Why.UNDECLARED if undeclared and table.undeclared == "keep" else Why.CITED_AS_TEXT
+
+    def _grounded(self, table: Table) -> set[int]:
+        """The questions of whose evidence, by this table, anything was cited."""
+        places = [
+            place for e in (self.record.cited if self.record else ()) if e.table == table.name for place in e.places
+        ]
+        shown = self.transcript.returns
+        return {self.numbers.of(shown[place.ret].message) for place in places if place.ret < len(shown)}
 
     def _groups(self, capsules: Sequence[Capsule]) -> tuple[Group, ...]:
         by_question: dict[int, list[Held]] = {}
