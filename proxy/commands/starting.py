@@ -9,18 +9,14 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from proxy.commands.rehearsing import Rehearsal
 from proxy.evidence.tags import Keys
 from proxy.gateway.returns import Returns
 from proxy.settings import Settings, SettingsError, load
-from proxy.store import open_contents, open_store
+from proxy.store import Store, open_store
 from proxy.store.place import Place
 from proxy.store.tag_keys import FILE, tag_keys
-
-if TYPE_CHECKING:
-    from proxy.store import RecordStore
 
 _OPENING_TAKES = 60.0
 
@@ -50,15 +46,13 @@ async def rehearsal(
         return
     whose = _credentials(settings, credential_env, environ)
     _holding(data)
-    store, contents = open_store(settings), open_contents(settings)
+    store = open_store(settings)
     try:
         await store.start()
-        await contents.start()
         await _ready(store)
-        yield Rehearsal(settings, keys, store, whose, Returns(keys, contents)), settings
+        yield Rehearsal(settings, keys, store.records, whose, Returns(keys, store.contents)), settings
     finally:
         await store.close()
-        await contents.close()
 
 
 def _keys(settings: Settings, environ: Mapping[str, str]) -> Keys:
@@ -91,7 +85,7 @@ def _holding(data: Path) -> None:
     raise Stopped(f"{data} holds no records; expected the directory that `serve --data` was given")
 
 
-async def _ready(store: RecordStore) -> None:
+async def _ready(store: Store) -> None:
     why = ""
     try:
         async with asyncio.timeout(_OPENING_TAKES):

@@ -91,6 +91,12 @@ class Transcript:
     shared: int = 0
     """How many returns, from the first on, are those of the transcript that this one continues."""
 
+    @property
+    def opening(self) -> bytes:
+        """A digest of everything before the first reply: it stays while a conversation goes on, and so names it where
+        nobody else does."""
+        return self.replies[0].key if self.replies else self.key
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -111,12 +117,6 @@ class Checkpoint:
 #: What the quick reader and writer would treat in another way than the careful ones: numbers that are not short
 #: integers, and characters beyond ASCII, which one writes as escapes.
 _SPECIAL = re.compile(r"(?:^|[:\[,\s])-?[0-9]+[.eE]|(?:^|[:\[,\s])-?[0-9]{16}|\\u|[^\x00-\x7e]")
-
-    @property
-    def opening(self) -> bytes:
-        """A digest of everything before the first reply: it stays while a conversation goes on, and so names it where
-        nobody else does."""
-        return self.replies[0].key if self.replies else self.key
 
 
 def canonical_arguments(arguments: str) -> str:
