@@ -435,8 +435,8 @@ class Conversations:
     def _compact(self, asked: Asked, record: Record, done: Rewrite) -> Outcome:
         if not done.splices:
             if done.missing:
-                return Untouched(Reason.MISSING_CONTENT)
-            return Untouched(Reason.NO_CITATIONS if done.kept else Reason.NOTHING_EARLIER)
+                return Untouched(Reason.MISSING_CONTENT, done=done)
+            return Untouched(Reason.NO_CITATIONS if done.kept else Reason.NOTHING_EARLIER, done=done)
         body = splice(asked.body, done.splices)
         figures = Figures(
             question=record.ordinal + 1,
@@ -447,8 +447,8 @@ class Conversations:
             after=len(body),
         )
         if self._mode == "observe":
-            return Untouched(Reason.OBSERVE, figures, body)
-        return Compacted(body, figures)
+            return Untouched(Reason.OBSERVE, figures, body, done)
+        return Compacted(body, figures, done)
 
     def _saw_break_off(self, read: Transcript, tenant: bytes | None) -> bool:
         """Whether this process answered the request whose reply ended the newest question, and it settled nothing."""
