@@ -8,6 +8,7 @@ A refusal is written for the person who typed the value: which key, what came, w
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import json
 import os
 import re
@@ -38,12 +39,15 @@ from proxy.ledger.questions import CONTINUATION_PREFIXES
 
 ENV_PREFIX = "EVIDENCE_PROXY_"
 
+_REMOTE_STORES = ("s3", "gs", "az", "db")
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _FIELDS = tables.FieldNames()
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+#: A time limit; 0 is none.
+Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 
 
@@ -58,13 +62,41 @@ class Section(BaseModel):
 
 
 class ServerSettings(Section):
-    """Where the proxy listens and how much it reads."""
+    """Where the proxy listens, how much it takes on at once, how long it waits for clients. 0 seconds: for ever."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
     port: Port = 8080
     admin_host: str = Field(default="127.0.0.1", min_length=1)
     admin_port: Port = 8081
+    admin_token_env: str | None = None
     max_body_bytes: int = Field(default=67_108_864, ge=1024)
+    max_header_bytes: int = Field(default=65_536, ge=1024)
+    max_requests: int = Field(default=4096, ge=1)
+    max_bytes_in_flight: int = Field(default=1_073_741_824, ge=1024)
+    header_seconds: Seconds = 30
+    body_seconds: Seconds = 60
+    send_seconds: Seconds = 300
+    keep_alive_seconds: Seconds = 75
+    comment_seconds: Seconds = 0
+    drain_seconds: Seconds = 30
+
+    @model_validator(mode="after")
+    def _one_request_fits(self) -> ServerSettings:
+        if self.max_bytes_in_flight < self.max_body_bytes:
+            raise ValueError(
+                f"max_bytes_in_flight = {self.max_bytes_in_flight}: expected at least max_body_bytes "
+                f"({self.max_body_bytes}), or the largest request could never be served"
+            )
+        return self
+
+    @field_validator("admin_token_env")
+    @classmethod
+    def _a_variable_name(cls, value: str | None) -> str | None:
+        if value is not None and not _VARIABLE_NAME.fullmatch(value):
+            raise ValueError(
+                "expected the *name* of an environment variable (letters, digits, underscores) that holds the token"
+            )
+        return value
 
 
 class UpstreamSettings(Section):
@@ -72,6 +104,9 @@ class UpstreamSettings(Section):
 
     base_url: str = "https://api.openai.com/v1"
     api_key_env: str | None = None
+    connect_seconds: Seconds = 15
+    first_byte_seconds: Seconds = 1200
+    idle_seconds: Seconds = 600
 
     @field_validator("base_url")
     @classmethod
@@ -111,9 +146,11 @@ class CompactionSettings(Section):
 
 
 class PolicySettings(Section):
-    """What counts as the end of a question, and what continues one."""
+    """Whether answers must declare what grounds them; what counts as the end of a question, and what continues one."""
 
-    mode: Literal["off"] = "off"
+    mode: Literal["off", "record", "enforce"] = "off"
+    redirect_timeout_ms: int = Field(default=30_000, ge=1)
+    keep_alive_ms: int = Field(default=1_000, ge=1)
     output_tools: Names = ("final_result",)
     continuation_prefixes: Names = CONTINUATION_PREFIXES
 
@@ -125,25 +162,45 @@ class StoreSettings(Section):
     data_dir: Annotated[Path, Field(strict=False)] | None = None
     retention_days: Annotated[int, Field(ge=1)] | None = None
     read_timeout_ms: int = Field(default=250, ge=1)
+    records_cache_bytes: int = Field(default=33_554_432, ge=0)
+    contents_cache_bytes: int = Field(default=33_554_432, ge=0)
+    queue_bytes: int = Field(default=67_108_864, ge=65_536)
+    close_grace_ms: int = Field(default=20_000, ge=0)
 
     @field_validator("uri")
     @classmethod
-    def _a_local_place(cls, value: str | None) -> str | None:
+    def _a_place(cls, value: str | None) -> str | None:
+        expected = 'expected "memory://", a local path, or an address like "s3://bucket/path" (gs://, az://, db://)'
         if value is None or value == "memory://":
             return value
         if not value.strip():
-            raise ValueError('expected "memory://" or a local path')
+            raise ValueError(expected)
         scheme, found, _ = value.partition("://")
-        if found:
+        if not found:
+            return value
+        if scheme not in _REMOTE_STORES:
+            raise ValueError(expected)
+        try:
+            parts = urlsplit(value)
+        except ValueError:
+            raise ValueError(expected) from None
+        if not parts.hostname or any(ord(c) <= 32 or ord(c) == 127 for c in value):
+            raise ValueError(f"{expected}, with a name after {scheme}:// and without spaces")
+        if parts.username is not None or parts.password is not None or "?" in value or "#" in value:
             raise ValueError(
-                f'{scheme}:// is not available in this version; expected "memory://", a local path, or no uri at all'
+                f"{expected}, without credentials or options: those come from the environment or the platform"
             )
         return value
 
     @property
+    def address(self) -> str | None:
+        """Where the tables lie if it is no local directory: an address, or `memory://`; None for a local one."""
+        return self.uri if self.uri is not None and "://" in self.uri else None
+
+    @property
     def directory(self) -> Path | None:
-        """The local directory of the tables, or None when nothing is kept on disk."""
-        if self.uri == "memory://":
+        """The local directory of the tables, or None when they lie elsewhere or in memory only."""
+        if self.address is not None:
             return None
         if self.uri is not None:
             return Path(self.uri).expanduser()
@@ -315,13 +372,16 @@ class Settings(BaseSettings):
 
 Key = tuple[str | int, ...]
 
-# What a value of a later version is called today. The lists above do not hold it, so it is refused; this says why.
-_LATER: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("policy", "mode"): ("record", "enforce"),
-}
-
 # A credential is easily typed into these by mistake, so what came is not always repeated.
-_UNSHOWN = frozenset({("upstream", "base_url"), ("upstream", "api_key_env"), ("tags", "key_env")})
+_UNSHOWN = frozenset(
+    {
+        ("upstream", "base_url"),
+        ("upstream", "api_key_env"),
+        ("tags", "key_env"),
+        ("server", "admin_token_env"),
+        ("store", "uri"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -415,6 +475,40 @@ def upstream_key(settings: Settings, environ: Mapping[str, str] | None = None) -
     return key
 
 
+def admin_token(settings: Settings, environ: Mapping[str, str] | None = None) -> str | None:
+    """The token that `server.admin_token_env` names, or None when none is named.
+
+    Raises `SettingsError` when its variable is unset or too short to keep anybody out, and when the admin port would
+    listen beyond this machine without one.
+    """
+    server = settings.server
+    if server.admin_token_env is None:
+        if is_loopback(server.admin_host):
+            return None
+        raise SettingsError(
+            f"server.admin_host = {json.dumps(server.admin_host)} listens beyond this machine, and "
+            "server.admin_token_env is missing: export a token (openssl rand -hex 32 makes one) and name its variable "
+            "there, or listen on 127.0.0.1"
+        )
+    token = (os.environ if environ is None else environ).get(server.admin_token_env, "").strip()
+    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
+        raise SettingsError(
+            "server.admin_token_env names an environment variable that is unset, or holds no token: expected at least "
+            "16 printable ASCII characters without spaces (openssl rand -hex 32 makes one)"
+        )
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address. A name other than `localhost` may be anything."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def _from_flags(flags: Mapping[str, Any]) -> _Source:
     values: dict[str, Any] = {}
     named: dict[Key, str] = {}
@@ -431,7 +525,8 @@ def _from_flags(flags: Mapping[str, Any]) -> _Source:
 def _from_environment(environ: Mapping[str, str]) -> _Source:
     values: dict[str, Any] = {}
     named: dict[Key, str] = {}
-    hold_keys = {environ.get(f"{ENV_PREFIX}UPSTREAM__API_KEY_ENV"), environ.get(f"{ENV_PREFIX}TAGS__KEY_ENV")}
+    name_keys = ("UPSTREAM__API_KEY_ENV", "TAGS__KEY_ENV", "SERVER__ADMIN_TOKEN_ENV")
+    hold_keys = {environ.get(f"{ENV_PREFIX}{name}") for name in name_keys}
     for variable, text in sorted(environ.items()):
         if not variable.upper().startswith(ENV_PREFIX) or variable in hold_keys:
             continue
@@ -456,11 +551,12 @@ def _typed(text: str, field: FieldInfo | None) -> Any:
     kinds = _alternatives(field.annotation)
     if bool in kinds:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower(), text)
-    if int in kinds:
-        try:
-            return int(text)
-        except ValueError:
-            return text
+    for number in (int, float):
+        if number in kinds:
+            try:
+                return number(text)
+            except ValueError:
+                return text
     if any(get_origin(kind) in (tuple, list) for kind in kinds):
         try:
             return json.loads(text)
@@ -502,22 +598,19 @@ def _explain(error: ErrorDetails, sources: Sequence[_Source]) -> str:
         return f"{place}: {shown} is missing: expected {_expected(_field(plain))}"
     if error["type"] == "value_error":
         said = str(error["ctx"]["error"])
-        if said.startswith(("fields ", "ids ", "tools: ")):
+        if said.startswith(("fields ", "ids ", "tools: ", "max_bytes_in_flight ")):
             return f"{place}: {shown}.{said}"
         if said.startswith(("two tables ", "the table ")):
             return f"{place}: {shown}: {said}"
     else:
         said = f"expected {_expected(_field(plain))}"
-        came = error["input"]
-        if isinstance(came, str) and came in _LATER.get(plain[:2], ()):
-            said = f"not available in this version; {said}"
     if plain[:2] in _UNSHOWN and _may_be_a_credential(plain, error["input"]):
         return f"{place}: {shown} (not shown, since it may hold a credential): {said}"
     return f"{place}: {shown} = {_came(error['input'])}: {said}"
 
 
 def _may_be_a_credential(plain: tuple[str, ...], value: Any) -> bool:
-    return isinstance(value, str) and (plain[-1] in ("api_key_env", "key_env") or "@" in value or "?" in value)
+    return isinstance(value, str) and (plain[-1].endswith(("key_env", "token_env")) or "@" in value or "?" in value)
 
 
 def _dotted(key: Key) -> str:
@@ -583,8 +676,8 @@ def _expected(field: FieldInfo | None) -> str:
             words += [json.dumps(value) for value in get_args(kind)]
         elif kind is bool:
             words.append("true or false")
-        elif kind is int:
-            words.append(_bounds(field))
+        elif kind in (int, float):
+            words.append(_bounds(field, "a whole number" if kind is int else "a number"))
         elif get_origin(kind) is tuple:
             words.append('a list of texts, like ["a", "b"]')
         elif get_origin(kind) is list:
@@ -598,7 +691,7 @@ def _expected(field: FieldInfo | None) -> str:
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _bounds(field: FieldInfo) -> str:
+def _bounds(field: FieldInfo, number: str) -> str:
     limits = list(field.metadata)
     for part in get_args(field.annotation):
         if get_origin(part) is Annotated:
@@ -606,5 +699,5 @@ def _bounds(field: FieldInfo) -> str:
     low = next((limit.ge for limit in limits if isinstance(limit, Ge)), None)
     high = next((limit.le for limit in limits if isinstance(limit, Le)), None)
     if low is not None and high is not None:
-        return f"a whole number from {low} to {high}"
-    return f"a whole number of at least {low}" if low is not None else "a whole number"
+        return f"{number} from {low} to {high}"
+    return f"{number} of at least {low}" if low is not None else number

@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from proxy.gateway import seen
 from proxy.gateway.app import Conversing
+from proxy.gateway.watched import Watcher
 from tests.house.keys import KEYS
 from tests.house.provider import Provider
 from tests.house.running import InProcess, NoStore, ProxyProcess, scratch, settings
+
+# In tests even short conversations are remembered from request to request, as long ones always are.
+seen.SHORTEST = 0
 
 #: Start a proxy process with this TOML (the provider's address is filled in for `{upstream}`) and environment.
 StartProcess = Callable[..., Awaitable[ProxyProcess]]
@@ -50,7 +55,11 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
     started: list[tuple[InProcess, Any]] = []
 
     async def start(
-        conversations: Conversing | None = None, key: str | None = None, ready: bool = True, **sections: Any
+        conversations: Conversing | None = None,
+        key: str | None = None,
+        ready: bool = True,
+        watcher: Watcher | None = None,
+        **sections: Any,
     ) -> InProcess:
         chosen = settings(provider.url, **sections)
         store: Any = None
@@ -58,13 +67,13 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
         if conversations is None:
             from proxy.gateway.conversation import Conversations
             from proxy.gateway.returns import Returns
-            from proxy.store import open_contents, open_store
+            from proxy.store import open_store
 
             store = open_store(chosen)
             await store.start()
-            tagging = Returns(KEYS, open_contents(chosen))
-            conversations = Conversations(chosen, store, KEYS, tagging)
-        running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging)
+            tagging = Returns(KEYS, store.contents)
+            conversations = Conversations(chosen, store.records, KEYS, tagging, store.held)
+        running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher)
         started.append((running, store))
         return await running.start()
 

@@ -9,14 +9,14 @@ import msgspec
 
 from proxy.evidence import citing, haiku, returns, tagged
 from proxy.evidence.chunks import digest_text, text_of
-from proxy.evidence.pictures import picture_digest, read_attachment
-from proxy.evidence.tables import INLINE, MANAGED, Table, Tables, table_of
-from proxy.ledger import citations, records
+from proxy.evidence.pictures import digest_of, read_attachment
+from proxy.evidence.tables import INLINE, MANAGED, Table, Tables
+from proxy.ledger import citations, reading, records
 from proxy.ledger.citations import Found, Index, Read, Resolved, Resolver
 from proxy.ledger.notes import Noted
 from proxy.ledger.questions import Habits, Stretch, opening_after, question_ends, stretches
-from proxy.ledger.records import Attachment, Cited, Declaration, Identity, PicturePlace, Place, Record, Writing
-from proxy.ledger.transcript import ReplyStep, Return, Transcript, reply_digest, without_thinking
+from proxy.ledger.records import Attachment, Cited, Declaration, Identity, PicturePlace, Place, Record, Verdict, Writing
+from proxy.ledger.transcript import ReplyStep, Transcript, reply_digest, without_thinking
 from proxy.wire.chat_reply import ANSWERED, finished_normally
 from proxy.wire.messages import Call, Message, Reply
 
@@ -40,12 +40,14 @@ def settle(
     habits: Habits,
     question_id: str | None = None,
     noted: Sequence[Noted] = (),
+    verdict: Verdict | None = None,
 ) -> Record:
     """The record of the question that `reply` settled.
 
     `transcript` is the request that it answers; `from_reply` is the index of the first reply of the current question
     (0 where nothing was recorded before), `previous` the record that the boundary rests on. `noted` is what was cited
     on requests that the client never saw; of the reply itself, its index is one past the transcript's last.
+    `verdict` is what the citation policy did and why the answer may be undeclared; None where there is no policy.
     """
     question = _Question(transcript, previous, from_reply, tables, habits, noted)
     question.read_stretches(reply)
@@ -67,7 +69,15 @@ def settle(
         question_id=question_id,
         before=records.digest(previous) if previous else None,
         writings=(*(previous.writings if previous else ()), question.writing(fresh)),
+        verdict=_final(verdict, question.standing()),
     )
+
+
+def _final(verdict: Verdict | None, standing: Standing) -> Verdict | None:
+    """A verdict with what came of it: a declared answer violates nothing, and one that owed nothing has none."""
+    if verdict is None or not standing.owes:
+        return None
+    return verdict if standing.declaration == "missing" else msgspec.structs.replace(verdict, violation=None)
 
 
 def cited_without_record(
@@ -80,6 +90,39 @@ def cited_without_record(
     later = _Question(transcript, record, from_reply, tables, habits)
     later.read_stretches(None)
     return later.cited_ordinals() & set(record.replaced)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a question stands with a reply: what it declared, whether it retrieved evidence, and whether anything was
+    cited in the conversation. `ways` are those by which its answer may be cited, the newest evidence's first."""
+
+    declaration: Declaration
+    retrieved: bool
+    cited: bool
+    ways: tuple[str, ...] = ()
+
+    @property
+    def owes(self) -> bool:
+        """Whether an answer must declare what grounds it: one to a question that retrieved evidence, and every one
+        once anything was cited."""
+        return self.retrieved or self.cited
+
+
+def standing(
+    transcript: Transcript,
+    reply: Reply,
+    *,
+    previous: Record | None,
+    from_reply: int,
+    tables: Tables,
+    habits: Habits,
+    noted: Sequence[Noted] = (),
+) -> Standing:
+    """How the current question would stand if `reply` ended it (the arguments are those of `settle`)."""
+    question = _Question(transcript, previous, from_reply, tables, habits, noted)
+    question.read_stretches(reply)
+    return question.standing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +178,7 @@ class _Question:
     reads: list[Read] = field(default_factory=list)
     declaration: Declaration = "missing"
     ordinal: int = 1
+    _own: list[Read] = field(default_factory=list)  # those that brought evidence to the last stretch
     _cited: list[tuple[Table, Resolved]] = field(default_factory=list)
     _reply_of: dict[int, int] = field(default_factory=dict)
     _earlier: dict[str, Index] = field(default_factory=dict)
@@ -148,6 +192,8 @@ class _Question:
         if reply is None:
             parts = [part for part in parts if part.answered]
         held = self._hold(parts)
+        if reply is not None:
+            self._own = [read for read in held[-1] if read.table.cite is not None and read.brought]
         # What was answered without evidence before the first search was seen, and is a question of its own.
         cited = [any(read.table.cite is not None for read in reads) for reads in held]
         idle = cited.index(True) if True in cited else len(held) - 1
@@ -187,7 +233,7 @@ class _Question:
             read
             for step in part.replies(self.transcript)
             for found in step.returns
-            if (read := read_return(found, self.tables)) is not None
+            if (read := reading.read(found, self.tables)) is not None
         ]
 
     def _index(self, way: str, reads: Iterable[Read]) -> Index:
@@ -207,8 +253,10 @@ class _Question:
         """The citations and the declaration of one stretch, and so the fate of its returns."""
         before = self._cited_before(tables)
         resolver = self._resolver(way, tables, own, question)
-        newest = max((self._reply_of[read.ret.ordinal] for read in own.reads), default=-1)
+        newest = self._newest(own.reads)
+        newest_of_all = self._newest(self._own)
         declaration: Declaration = "missing"
+        of_all: Declaration = "missing"
         clear = True
         for cite in self._cites(way, tables, part, final):
             resolved = self._resolved(cite, resolver)
@@ -218,12 +266,12 @@ class _Question:
             # A citation counts for the declaration only if it came after the newest evidence; what is cited again
             # merges, and one whose ids resolve to nothing declares nothing.
             if cite.declares and cite.reply > newest:
-                if resolved:
-                    declaration = "grounded"
-                elif cite.nothing and declaration == "missing":
-                    declaration = "ungrounded"
-        if final is not None:
-            self.declaration = max(self.declaration, declaration, key=("missing", "ungrounded", "grounded").index)
+                said: Declaration = "grounded" if resolved else "ungrounded" if cite.nothing else "missing"
+                declaration = _more(declaration, said)
+                # Several sources, one decision: newer evidence of another source is not declared by this.
+                of_all = _more(of_all, said) if cite.reply > newest_of_all else of_all
+        if not part.answered:
+            self.declaration = _more(self.declaration, of_all)
         for read in own.reads:
             # An answered stretch without a record: nothing is known of it but what the transcript shows.
             undeclared = "keep" if part.answered else read.table.undeclared
@@ -233,6 +281,22 @@ class _Question:
                 self.kept.add(read.ret.ordinal)
             else:
                 self.replaced.add(read.ret.ordinal)
+
+    def _newest(self, reads: Iterable[Read]) -> int:
+        """The newest reply of which evidence came back."""
+        return max((self._reply_of[read.ret.ordinal] for read in reads if read.brought), default=-1)
+
+    def standing(self) -> Standing:
+        """How the question stands; once its stretches have been read."""
+        before = self.previous.cited if self.previous else ()
+        seen = [
+            read.table.cite for read in sorted(self._own, key=lambda r: self._reply_of[r.ret.ordinal], reverse=True)
+        ]
+        named = {table.name: table.cite for table in self.tables}
+        seen += [named.get(entry.table) for entry in sorted(before, key=lambda entry: entry.group, reverse=True)]
+        seen += [table.cite for table, _ in reversed(self._cited)]
+        ways = tuple(dict.fromkeys(way for way in seen if way is not None))
+        return Standing(self.declaration, bool(self._own), bool(before or self._cited), ways)
 
     def _note(self, meaning: Resolved, tables: list[Table], before: list[Cited], beside: bool) -> None:
         """Write down one resolved id, for each table that it belongs to."""
@@ -330,7 +394,7 @@ class _Question:
                     read
                     for step in self.transcript.replies[: self.from_reply]
                     for found in step.returns
-                    if (read := read_return(found, self.tables)) is not None and read.table in tables
+                    if (read := reading.read(found, self.tables)) is not None and read.table in tables
                 ),
             )
         return self._earlier[way]
@@ -465,7 +529,7 @@ class _Question:
         ret = found.read.ret
         inside = ret.message.pictures()
         places = [
-            PicturePlace(False, ret.ordinal, owned.nth, picture_digest(inside[owned.nth].url), owned.reference)
+            PicturePlace(False, ret.ordinal, owned.nth, digest_of(inside[owned.nth]), owned.reference)
             for owned in found.read.evidence.pictures
             if owned.chunk_id == chunk_id or found.index < 0
         ]
@@ -473,8 +537,8 @@ class _Question:
         for user, message in step.users:
             for nth, reference, shown_by in self._attached(found.read, message):
                 if chunk_id in shown_by:
-                    url = message.pictures()[nth].url
-                    places.append(PicturePlace(True, user, nth, picture_digest(url), reference))
+                    digest = digest_of(message.pictures()[nth])
+                    places.append(PicturePlace(True, user, nth, digest, reference))
         return places
 
     def _attached(self, read: Read, message: Message) -> Iterator[tuple[int, str | None, list[str]]]:
@@ -510,13 +574,9 @@ class _Question:
         return found
 
 
-def read_return(found: Return, tables: Tables) -> Read | None:
-    """An evidence return, read; None where it is no evidence, or where nothing of it could be replaced."""
-    parts = found.message.parts
-    if found.tool is None or not parts or returns.is_retry_prompt(parts):
-        return None
-    table = table_of(tables, found.tool, parts)
-    return Read(found, table, returns.read(table, found.tool, parts)) if table is not None else None
+def _more(one: Declaration, other: Declaration) -> Declaration:
+    """Both declarations as one: an empty second thought does not narrow, and what comes later adds."""
+    return max(one, other, key=("missing", "ungrounded", "grounded").index)
 
 
 def content_digest(found: Found) -> bytes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 
 class Role(Enum):
@@ -25,22 +27,27 @@ class Span(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+# Structs, not dataclasses: a long conversation makes thousands of these for each request, and a frozen dataclass costs
+# ten times as much to make.
+
+
+class Text(msgspec.Struct, frozen=True, gc=False):
     """One text part; a string content is one of these."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """One picture part. `url` is a data URL or an address, exactly as sent."""
+class Picture(msgspec.Struct, frozen=True, dict=True):
+    """One picture part. `url` is a data URL or an address, exactly as sent; `detail` how closely it is to be seen.
+
+    Its `__dict__` is for what was found out of that alone, and is no part of its value.
+    """
 
     url: str
+    detail: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OtherPart:
+class OtherPart(msgspec.Struct, frozen=True):
     """A part of any other kind (audio, file, unknown), as parsed JSON."""
 
     value: object
@@ -49,8 +56,7 @@ class OtherPart:
 Part = Text | Picture | OtherPart
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, gc=False):
     """A tool call of the assistant: `arguments` is the text that the model wrote, JSON or not."""
 
     id: str | None
@@ -58,8 +64,7 @@ class Call:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """One message of a transcript and where it stands in the body.
 
     `parts` are its contents in order; `plain` says that the content was one string (or nothing) rather than a list of
@@ -89,8 +94,30 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What a provider says that a reply used, in tokens; None where it says nothing. `cached` is a part of `input`."""
+
+    input: int | None = None
+    cached: int | None = None
+    output: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What is needed to cut a body that begins as this one does: where the last message ends, and the wanted members
+    that stand before the conversation."""
+
+    end: int
+    before: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """A request body, cut by `api`. `choices` is how many replies it asks for."""
+    """A request body, cut by `api`. `choices` is how many replies it asks for, `model` of whom.
+
+    `known` is how many of its messages, from the first on, are those of the request that it was told to continue.
+    `continuation` is None where no other body can be cut as a continuation of this one.
+    """
 
     api: Api
     body: bytes
@@ -103,6 +130,9 @@ class Request:
     """Whether the provider keeps the reply, so that a later request may name it instead of carrying its history."""
     in_background: bool = False
     """Whether the reply is only a promise of one, to be fetched later."""
+    known: int = 0
+    continuation: Continuation | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +168,22 @@ class ReplyReader(Protocol):
     def continued_by(self) -> tuple[str, ...]:
         """The ids under which the provider keeps this reply with its history, where a later request may name it."""
 
+    def usage(self) -> Usage | None:
+        """What the provider says that the reply used, as far as it was fed: a stream may say so after its finish."""
+
+    def model(self) -> str | None:
+        """Who says to have replied."""
+
+
+class LiveReader(ReplyReader, Protocol):
+    """Reads a reply that is held, and tells what has been said so far."""
+
+    def begun(self) -> tuple[str, ...]:
+        """The names of the tools that it has begun to call."""
+
+    def news(self) -> str:
+        """The text that was said since the last time that this was asked."""
+
 
 class LabelledPicture(NamedTuple):
     """A picture part (the JSON bytes of the request that it came in) with the line that stands before it."""
@@ -166,11 +212,17 @@ class Api(Protocol):
 
     MEMBER: str
 
-    def cut(self, body: bytes) -> Request:
-        """Cut a request body into its messages. Raises NotJson when it is not a body of this API."""
+    def cut(self, body: bytes, known: Request | None = None) -> Request:
+        """Cut a request body into its messages. Raises NotJson when it is not a body of this API.
+
+        `known` is a request that begins as this one may: what both have in common is not read again.
+        """
 
     def reader(self, request: Request) -> ReplyReader:
         """A reader for the reply to this request."""
+
+    def live_reader(self, request: Request) -> LiveReader:
+        """The same, which also tells what has been said so far."""
 
     def picture_parts(self, request: Request, message: Message) -> list[bytes]:
         """The bytes of each picture part of a message, in order."""
@@ -196,6 +248,27 @@ class Api(Protocol):
 
     def add_user_message(self, request: Request, after: Message, pictures: Sequence[LabelledPicture]) -> Splice:
         """A new user message of these pictures, after another message."""
+
+    def offered(self, request: Request) -> tuple[str, ...]:
+        """The names of the tools that the model may call."""
+
+    def streams(self, request: Request) -> bool:
+        """Whether the client wants a stream."""
+
+    def plain(self, request: Request) -> list[Splice]:
+        """Ask for one whole reply in no set form, in which any tool may be called."""
+
+    def appended(self, request: Request, messages: Sequence[Message]) -> Splice:
+        """Put messages of ours (texts, calls and returns) at the end of the conversation, which must not be empty."""
+
+    def written_reply(
+        self, calls: Sequence[Call], like: bytes, streamed: bool, created: int, identity: str
+    ) -> list[bytes]:
+        """A reply of ours that calls tools: a whole body, or the events of a stream.
+
+        `like` is a reply of the provider to the same request; what it says of itself (its model) is said again, under
+        an `identity` of its own. Its usage is nothing: what was asked for it is counted where it was asked.
+        """
 
 
 class NotJson(ValueError):
