@@ -100,7 +100,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     second stay. `reply` and `shown` tell apart records under one key; `called` is whether the reply called an output
     tool. `before` is the digest of the record before it. `cited` is what layout `single` writes, `writings` (one for
     each question, oldest first) what `append` does: every record has both, so that a store serves either. `verdict` is
-    the citation policy's, None where there was none or the answer owed nothing.
+    the citation policy's, None where there was none or the answer owed nothing; `cites` is whether anything was cited up to here
+    that no tool refused (None: by a version that did not say).
     """
 
     version: int
@@ -118,6 +119,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     writings: tuple[Writing, ...] = ()
     called: bool = False
     verdict: Verdict | None = None
+    cites: bool | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
