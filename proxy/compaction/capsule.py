@@ -1,4 +1,4 @@
-"""The capsule: what earlier questions cited, whole, from the request's own transcript."""
+"""The capsule: what earlier questions cited, whole, from the request's own transcript or from what was kept aside."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from proxy.compaction import wording
-from proxy.evidence.chunks import Chunk, Evidence, digest_text
+from proxy.evidence.chunks import Chunk, Evidence, digest_text, source_with
 from proxy.evidence.pictures import picture_digest
 from proxy.evidence.tables import Tables
+from proxy.ledger.aside import NOTHING, Aside, KeptChunk
 from proxy.ledger.records import Cited, PicturePlace, Place
 from proxy.ledger.settling import read_return
 from proxy.ledger.transcript import Transcript
@@ -54,23 +55,28 @@ class Capsule:
 
 
 class Reading:
-    """The returns of a transcript, each read at most once, and only when something that it holds is written."""
+    """The returns of a transcript, each read at most once, and only when something that it holds is written.
 
-    def __init__(self, transcript: Transcript, tables: Tables) -> None:
+    What does not stand there comes from `aside`.
+    """
+
+    def __init__(self, transcript: Transcript, tables: Tables, aside: Aside = NOTHING) -> None:
         self._transcript = transcript
         self._tables = tables
+        self._aside = aside
         self._read: dict[int, Evidence | None] = {}
 
     def gather(self, cited: Iterable[Cited]) -> tuple[list[Entry], set[int]]:
         """The entries of what was cited, and the ordinals of returns whose cited content could not be read.
 
-        Those returns must stay in place: what an answer rests on is never given up because we cannot find it.
+        Those returns must stay in place: what an answer rests on is never given up because we cannot find it. (What
+        was kept aside and cannot be had stands for no return; its ordinal says only that something is missing.)
         """
         entries: list[Entry] = []
         missing: set[int] = set()
         for chunk in cited:
             for place in chunk.places:
-                entry = _entry(chunk, place, self._evidence(place.ret))
+                entry = self._set_aside(chunk, place) if place.ret < 0 else self._standing(chunk, place)
                 if entry is None:
                     missing.add(place.ret)
                 else:
@@ -84,27 +90,36 @@ class Reading:
             self._read[ordinal] = opened.evidence if opened is not None else None
         return self._read[ordinal]
 
+    def _standing(self, cited: Cited, place: Place) -> Entry | None:
+        evidence = self._evidence(place.ret)
+        if evidence is None:
+            return None
+        if place.chunk < 0:
+            fits = digest_text(evidence.text) == place.digest
+            return _entry(cited, place, KeptChunk.of(evidence, None)) if fits else None
+        chunk = _chunk(evidence, cited.id, place)
+        return _entry(cited, place, KeptChunk.of(evidence, chunk)) if chunk is not None else None
 
-def _entry(cited: Cited, place: Place, evidence: Evidence | None) -> Entry | None:
-    if evidence is None:
-        return None
-    bare = Entry(
+    def _set_aside(self, cited: Cited, place: Place) -> Entry | None:
+        kept = self._aside.chunk(cited, place)
+        return _entry(cited, place, kept) if kept is not None else None
+
+
+def _entry(cited: Cited, place: Place, shown: KeptChunk) -> Entry:
+    whole = place.chunk < 0
+    return Entry(
         ids=(cited.id,),
         ret=place.ret,
         group=cited.group,
         table=cited.table,
         first=cited.first,
-        content=evidence.text,
-        collection=cited.collection,
+        content=shown.content,
+        source=source_with(shown.source, cited.title, cited.uri) if not whole else None,
+        collection=cited.collection if whole else shown.collection,
+        details=shown.details,
         pictures=owned(cited),
-        whole=place.chunk < 0,
+        whole=whole,
     )
-    if bare.whole:
-        return bare if digest_text(evidence.text) == place.digest else None
-    chunk = _chunk(evidence, cited.id, place)
-    if chunk is None:
-        return None
-    return replace(bare, content=chunk.content, source=chunk.source, collection=chunk.collection, details=chunk.details)
 
 
 def owned(cited: Cited) -> tuple[OwnPicture, ...]:
@@ -120,14 +135,16 @@ def _chunk(evidence: Evidence, chunk_id: str, place: Place) -> Chunk | None:
     return next((c for c in evidence.chunks if c.id == chunk_id and c.digest == place.digest), None)
 
 
-def build(entries: list[Entry], tables: Tables, was_removed: Callable[[PicturePlace], bool]) -> Capsule | None:
-    """The capsule of these entries, newest group first; None without any. Only removed pictures come again."""
+def build(entries: list[Entry], tables: Tables, pictures: Pictures, room: Callable[[], int]) -> Capsule | None:
+    """The capsule of these entries, newest group first; None without any.
+
+    `room` says how many pictures the rewrite removes: no more come again.
+    """
     if not entries:
         return None
     ordered = in_order(entries, tables)
     spans_collections = len({entry.collection for entry in ordered}) > 1
     pieces = [wording.HEADER]
-    pictures = Pictures(was_removed)
     position, group = 0, None
     for entry in ordered:
         if entry.group != group:
@@ -135,31 +152,46 @@ def build(entries: list[Entry], tables: Tables, was_removed: Callable[[PicturePl
             pieces.append(wording.group(position))
         pieces.append(write(entry, spans_collections))
         pictures.add(entry.pictures, entry.collection if spans_collections else None)
-    return Capsule("\n\n".join(pieces), tuple(pictures.take()), chunks=count(ordered), entries=tuple(ordered))
+    return Capsule("\n\n".join(pieces), tuple(pictures.take(room)), chunks=count(ordered), entries=tuple(ordered))
 
 
 class Pictures:
-    """The pictures that come again, each once even if several chunks cite it, and only if it was removed.
+    """The pictures that come again, each once even if several chunks cite it, and only if `comes_again` says so.
 
     Overlapping chunks own one figure; two figures of one chunk may look alike, and have two references.
     """
 
-    def __init__(self, was_removed: Callable[[PicturePlace], bool]) -> None:
-        self._was_removed = was_removed
+    def __init__(self, comes_again: Callable[[PicturePlace], bool]) -> None:
+        self._comes_again = comes_again
         self._sent: set[tuple[bytes, str | None]] = set()
-        self._taken: list[PictureAgain] = []
+        self._added: list[PictureAgain] = []
+        self._taken = 0
+        self._brought = False
 
     def add(self, pictures: Iterable[OwnPicture], collection: str | None) -> None:
         """Take the pictures of an entry; `collection` is named where it is given."""
         for chunk_id, place in pictures:
-            if (place.digest, place.reference) not in self._sent and self._was_removed(place):
+            if (place.digest, place.reference) not in self._sent and self._comes_again(place):
                 self._sent.add((place.digest, place.reference))
-                self._taken.append(PictureAgain(place, wording.label(chunk_id, place.reference, collection)))
+                self._added.append(PictureAgain(place, wording.label(chunk_id, place.reference, collection)))
 
-    def take(self) -> list[PictureAgain]:
-        """Those that came since the last time; none of them comes again."""
-        taken, self._taken = self._taken, []
-        return taken
+    def take(self, room: Callable[[], int]) -> list[PictureAgain]:
+        """Those that were added since the last time; none of them comes again.
+
+        Of those that do not stand on the wire only so many come, the first ones, that all together are not more than
+        `room`: a rewrite never adds pictures to a request.
+        """
+        added, self._added = self._added, []
+        extra = [again for again in added if again.place.ordinal < 0]
+        if extra or self._brought:
+            left = room() - self._taken
+            standing = [again for again in added if again.place.ordinal >= 0][: max(0, left)]
+            extra = extra[: max(0, left - len(standing))]
+            self._brought = self._brought or bool(extra)
+            chosen = {id(again) for again in (*standing, *extra)}
+            added = [again for again in added if id(again) in chosen]
+        self._taken += len(added)
+        return added
 
 
 def write(entry: Entry, names_collection: bool) -> str:

@@ -85,6 +85,16 @@ def source_line(title: str | None, uri: str | None, headings: str | None, pages:
     return named or None
 
 
+def source_with(seen: str | None, title: str | None, uri: str | None) -> str | None:
+    """A source line as the model saw it, and behind it what is known of the document and does not stand there."""
+    line = seen or ""
+    if title and title not in line:
+        line = f'"{title}" > {line}' if line else f'"{title}"'
+    if uri and uri != title and uri not in line:
+        line = f"{line} ({uri})" if line else uri
+    return line or None
+
+
 def _inside_word(character: str) -> bool:
     return character.isalnum() or character == "_"
 
