@@ -11,6 +11,7 @@ from typing import Any
 from proxy.compaction.rewrite import Rewrite, rewrite
 from proxy.evidence.tables import Table
 from proxy.ledger import settling
+from proxy.ledger.notes import Noted
 from proxy.ledger.questions import Habits
 from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
@@ -20,6 +21,7 @@ from proxy.wire.messages import Call, Reply, splice
 
 HABITS = Habits()
 AUTO = Table("kb", "auto", frozenset({"search"}), "cite")
+MANAGED = Table("kb", "auto", frozenset({"search"}), "managed")
 INLINE = Table("kb", "auto", frozenset({"search"}), "inline")
 HAIKU = Table("kb", "haiku", frozenset({"search", "execute_code"}), "cite", undeclared="receipt")
 
@@ -73,6 +75,7 @@ def settled(
     before: Record | None = None,
     from_reply: int = 0,
     question_id: str | None = None,
+    noted: tuple[Noted, ...] = (),
 ) -> Record:
     """The record of a question that this answer settled."""
     return settling.settle(
@@ -83,6 +86,7 @@ def settled(
         tables=tables,
         habits=HABITS,
         question_id=question_id,
+        noted=noted,
     )
 
 
@@ -119,10 +123,14 @@ def rewritten(
 
 
 def asked_next(
-    *messages: Json, tables: tuple[Table, ...] = (AUTO,), answer: str = "the answer", made: tuple[Call, ...] = ()
+    *messages: Json,
+    tables: tuple[Table, ...] = (AUTO,),
+    answer: str = "the answer",
+    made: tuple[Call, ...] = (),
+    noted: tuple[Noted, ...] = (),
 ) -> tuple[Record, Sent]:
     """Settle these messages as one question, and see what goes up when the next one is asked."""
-    record = settled(*messages, tables=tables, answer=answer, made=made)
+    record = settled(*messages, tables=tables, answer=answer, made=made, noted=noted)
     return record, rewritten(*messages, says(answer), user("next"), record=record, tables=tables)
 
 

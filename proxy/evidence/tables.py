@@ -11,6 +11,10 @@ from proxy.wire.messages import Part
 
 Format = Literal["haiku", "auto", "tagged"]
 
+#: The ways of citing that are no name of a client's tool: the proxy's own tool, and ids in the answer itself.
+MANAGED = "managed"
+INLINE = "inline"
+
 
 @dataclass(frozen=True, slots=True)
 class FieldNames:
@@ -29,7 +33,7 @@ class FieldNames:
 class Table:
     """One `[[evidence]]` table.
 
-    `cite` is the name of a cite tool, "inline", or None: then its evidence is never compacted. `ids` says whether an
+    `cite` is the name of a cite tool, "inline", "managed", or None: then its evidence is never compacted. `ids` says whether an
     id names one chunk everywhere ("global"), or only together with its content ("local"); "auto" takes ids that are
     only digits for local. `undeclared` says what becomes of the evidence of a question that never declared. `proof` is
     how a table of tagged evidence knows its own: it needs no tool's name.
@@ -46,11 +50,15 @@ class Table:
 
     @property
     def cites_inline(self) -> bool:
-        return self.cite == "inline"
+        return self.cite == INLINE
+
+    @property
+    def cites_managed(self) -> bool:
+        return self.cite == MANAGED
 
     @property
     def cite_tool(self) -> str | None:
-        return None if self.cites_inline else self.cite
+        return None if self.cite in (INLINE, MANAGED) else self.cite
 
     def is_local(self, chunk_id: str) -> bool:
         """Whether this id names a chunk only together with its content (`[1]` of two searches are two chunks)."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from proxy.evidence import citing
 from proxy.evidence.chunks import Chunk, Evidence, stands_in
 from proxy.evidence.tables import Table
-from proxy.ledger.transcript import Return
+from proxy.ledger.transcript import Return, Transcript
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,44 @@ class Resolved:
     beside: bool = False
 
 
-class Index:
-    """The chunks of some returns, by their ids. `printed` are ids that stand in outputs which are retained whole."""
+#: How a return may be named that shows no id: its tool, and the how-manieth of that tool's returns it is.
+_NUMBERED = re.compile(r"(.*?[^\W\d])[\W_]*(?:result)?[\W_]*(\d{1,6})\W*", re.IGNORECASE | re.DOTALL)
 
-    def __init__(self, reads: Iterable[Read]) -> None:
+_WORDS = re.compile(r"[^\W_]+")
+_LONGEST_NAME = 200
+
+
+def numbered(transcript: Transcript) -> dict[int, str]:
+    """The names of a transcript's returns, by their ordinals: `search 2` is the second return of `search`."""
+    names: dict[int, str] = {}
+    counted: dict[str, int] = {}
+    for found in transcript.returns:
+        if found.tool is not None:
+            counted[found.tool] = counted.get(found.tool, 0) + 1
+            names[found.ordinal] = f"{found.tool} {counted[found.tool]}"
+    return names
+
+
+def _folded_name(written: str) -> str | None:
+    """A return's name without what models spell in other ways: `Search #2`, `search_2` and `search result 2` are one."""
+    match = _NUMBERED.fullmatch(written.strip()) if len(written) <= _LONGEST_NAME else None
+    if match is None:
+        return None
+    tool = " ".join(_WORDS.findall(match[1]))
+    return f"{tool.casefold()} {int(match[2])}"
+
+
+class Index:
+    """The chunks of some returns, by their ids.
+
+    `names` are those of returns (by ordinal), where returns may be cited by name: one that shows no id is then a chunk
+    of its own, retained whole, and the name of any other stands for all its chunks.
+    """
+
+    def __init__(self, reads: Iterable[Read], names: Mapping[int, str] | None = None) -> None:
         self.reads = list(reads)
+        self._names = names or {}
+        self._named: dict[str, tuple[str, ...]] = {}
         self._chunks: dict[str, list[Found]] = {}
         self._folded: dict[str, set[str]] = {}
         self._outputs = [read for read in self.reads if read.evidence.whole]
@@ -63,6 +97,34 @@ class Index:
             for position, chunk in enumerate(read.evidence.chunks):
                 self._chunks.setdefault(chunk.id, []).append(Found(read, position))
                 self._folded.setdefault(chunk.id.casefold(), set()).add(chunk.id)
+        for read in self.reads if self._names else ():
+            self._name(read)
+
+    def _name(self, read: Read) -> None:
+        name = self._names.get(read.ret.ordinal)
+        folded = _folded_name(name) if name is not None else None
+        if name is None or folded is None:
+            return
+        if not read.evidence.chunks:
+            self._chunks.setdefault(name, []).append(Found(read, -1))
+        self._named[folded] = tuple(dict.fromkeys(chunk.id for chunk in read.evidence.chunks)) or (name,)
+
+    def by_name(self, written: str) -> tuple[str, ...]:
+        """The ids that the name of a return stands for; none where it names no return."""
+        folded = _folded_name(written) if self._named else None
+        return self._named.get(folded, ()) if folded is not None else ()
+
+    @property
+    def takes_names(self) -> bool:
+        return bool(self._names)
+
+    def nameless(self) -> list[str]:
+        """The names of the returns that show no id, in order: all that they can be cited by."""
+        return [
+            name
+            for read in self.reads
+            if not read.evidence.chunks and (name := self._names.get(read.ret.ordinal)) is not None
+        ]
 
     def ids(self) -> set[str]:
         return {*self._chunks, *(name for read in self._outputs for name in citing.random_ids(read.evidence.text))}
@@ -128,6 +190,10 @@ class Resolver:
             alike = self._own.spelled_like(option) or self._question.spelled_like(option)
             if alike is not None and (meant := self.exact([alike], in_reply)) is not None:
                 return [meant]
+        named = next((ids for option in options if (ids := self._question.by_name(option))), ())
+        named = named or next((ids for option in options if (ids := self._earlier_by_name(option))), ())
+        if named:
+            return [one for name in named if (one := self.exact([name], in_reply)) is not None]
         several = [one for piece in citing.pieces(written) if (one := self.exact([piece], in_reply)) is not None]
         if several:
             return several
@@ -164,6 +230,9 @@ class Resolver:
                 return Resolved(option, tuple(found))
         found = self._earlier().outputs(bare)
         return Resolved(bare, tuple(found)) if found else None
+
+    def _earlier_by_name(self, written: str) -> tuple[str, ...]:
+        return self._earlier().by_name(written) if self._question.takes_names else ()
 
     def annotated(self, names: tuple[str, ...], in_reply: int) -> list[Resolved]:
         """What an annotation of an answer means, that names its source in these ways: an id, or else a source."""

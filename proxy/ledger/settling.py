@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -10,9 +10,10 @@ import msgspec
 from proxy.evidence import citing, haiku, returns, tagged
 from proxy.evidence.chunks import digest_text, text_of
 from proxy.evidence.pictures import picture_digest, read_attachment
-from proxy.evidence.tables import Table, Tables, table_of
-from proxy.ledger import records
+from proxy.evidence.tables import INLINE, MANAGED, Table, Tables, table_of
+from proxy.ledger import citations, records
 from proxy.ledger.citations import Found, Index, Read, Resolved, Resolver
+from proxy.ledger.notes import Noted
 from proxy.ledger.questions import Habits, Stretch, opening_after, question_ends, stretches
 from proxy.ledger.records import Attachment, Cited, Declaration, Identity, PicturePlace, Place, Record, Writing
 from proxy.ledger.transcript import ReplyStep, Return, Transcript, reply_digest, without_thinking
@@ -38,13 +39,15 @@ def settle(
     tables: Tables,
     habits: Habits,
     question_id: str | None = None,
+    noted: Sequence[Noted] = (),
 ) -> Record:
     """The record of the question that `reply` settled.
 
     `transcript` is the request that it answers; `from_reply` is the index of the first reply of the current question
-    (0 where nothing was recorded before), `previous` the record that the boundary rests on.
+    (0 where nothing was recorded before), `previous` the record that the boundary rests on. `noted` is what was cited
+    on requests that the client never saw; of the reply itself, its index is one past the transcript's last.
     """
-    question = _Question(transcript, previous, from_reply, tables, habits)
+    question = _Question(transcript, previous, from_reply, tables, habits, noted)
     question.read_stretches(reply)
     kept = {*(previous.kept if previous else ()), *question.kept}
     replaced = {*(previous.replaced if previous else ()), *question.replaced} - kept
@@ -79,6 +82,27 @@ def cited_without_record(
     return later.cited_ordinals() & set(record.replaced)
 
 
+@dataclass(frozen=True, slots=True)
+class Citable:
+    """What can be cited in answer to a request, by one way of citing. `nameless` are the names of the question's
+    returns that show no id; `resolve` says what a written id means."""
+
+    resolver: Resolver
+    nameless: tuple[str, ...]
+    reply: int
+
+    def resolve(self, written: str) -> list[Resolved]:
+        return self.resolver.resolve(written, self.reply)
+
+
+def citable(
+    transcript: Transcript, previous: Record | None, from_reply: int, tables: Tables, habits: Habits, way: str = MANAGED
+) -> Citable:
+    """What the reply to a request may cite (the arguments are those of `settle`)."""
+    question = _Question(transcript, previous, from_reply, tables, habits)
+    return question.citable(way)
+
+
 @dataclass(slots=True)
 class _Cite:
     """What one reply cited. `written` stands where ids are expected; `perhaps` counts only where it is exactly one;
@@ -105,6 +129,7 @@ class _Question:
     from_reply: int
     tables: Tables
     habits: Habits
+    noted: Sequence[Noted] = ()
     replaced: set[int] = field(default_factory=set)
     kept: set[int] = field(default_factory=set)
     reads: list[Read] = field(default_factory=list)
@@ -122,11 +147,7 @@ class _Question:
         parts = stretches(self.transcript, self.from_reply, self.habits)
         if reply is None:
             parts = [part for part in parts if part.answered]
-        for index, step in enumerate(self.transcript.replies):
-            for found in step.returns:
-                self._reply_of[found.ordinal] = index
-        held = [self._read(part) for part in parts]
-        self.reads = [read for reads in held for read in reads]
+        held = self._hold(parts)
         # What was answered without evidence before the first search was seen, and is a question of its own.
         cited = [any(read.table.cite is not None for read in reads) for reads in held]
         idle = cited.index(True) if True in cited else len(held) - 1
@@ -137,11 +158,29 @@ class _Question:
             if table.cite is not None:
                 ways.setdefault(table.cite, []).append(table)
         for way, tables in ways.items():
-            question = Index(read for read in self.reads if read.table in tables)
+            question = self._index(way, (read for read in self.reads if read.table in tables))
             for part, reads in zip(parts, held, strict=True):
                 final = None if part.answered else reply
-                own = Index(read for read in reads if read.table in tables)
+                own = self._index(way, (read for read in reads if read.table in tables))
                 self._declare(way, tables, part, own, question, final)
+
+    def _hold(self, parts: list[Stretch]) -> list[list[Read]]:
+        """The evidence of each stretch."""
+        for index, step in enumerate(self.transcript.replies):
+            for found in step.returns:
+                self._reply_of[found.ordinal] = index
+        held = [self._read(part) for part in parts]
+        self.reads = [read for reads in held for read in reads]
+        return held
+
+    def citable(self, way: str) -> Citable:
+        """What can be cited by one way, after everything that the transcript shows."""
+        held = self._hold(stretches(self.transcript, self.from_reply, self.habits))
+        tables = [table for table in self.tables if table.cite == way]
+        question = self._index(way, (read for read in self.reads if read.table in tables))
+        own = self._index(way, (read for read in held[-1] if read.table in tables))
+        resolver = self._resolver(way, tables, own, question)
+        return Citable(resolver, tuple(own.nameless()), len(self.transcript.replies))
 
     def _read(self, part: Stretch) -> list[Read]:
         return [
@@ -151,14 +190,23 @@ class _Question:
             if (read := read_return(found, self.tables)) is not None
         ]
 
+    def _index(self, way: str, reads: Iterable[Read]) -> Index:
+        """What may be cited of these returns. The proxy's own tool also takes a return that shows no id by its name."""
+        return Index(reads, citations.numbered(self.transcript) if way == MANAGED else {})
+
+    def _resolver(self, way: str, tables: list[Table], own: Index, question: Index) -> Resolver:
+        before = {e.id for e in self._cited_before(tables)}
+        return Resolver(own, question, self._reply_of, before, lambda: self._earlier_index(way, tables))
+
+    def _cited_before(self, tables: list[Table]) -> list[Cited]:
+        return [e for e in self.previous.cited if any(e.table == t.name for t in tables)] if self.previous else []
+
     def _declare(
         self, way: str, tables: list[Table], part: Stretch, own: Index, question: Index, final: Reply | None
     ) -> None:
         """The citations and the declaration of one stretch, and so the fate of its returns."""
-        before = [e for e in self.previous.cited if any(e.table == t.name for t in tables)] if self.previous else []
-        resolver = Resolver(
-            own, question, self._reply_of, {e.id for e in before}, lambda: self._earlier_index(way, tables)
-        )
+        before = self._cited_before(tables)
+        resolver = self._resolver(way, tables, own, question)
         newest = max((self._reply_of[read.ret.ordinal] for read in own.reads), default=-1)
         declaration: Declaration = "missing"
         clear = True
@@ -179,7 +227,7 @@ class _Question:
         for read in own.reads:
             # An answered stretch without a record: nothing is known of it but what the transcript shows.
             undeclared = "keep" if part.answered else read.table.undeclared
-            shows_no_id = read.table.format == "auto" and not read.evidence.shows_ids()
+            shows_no_id = way != MANAGED and read.table.format == "auto" and not read.evidence.shows_ids()
             is_open = declaration == "missing" and undeclared == "keep"
             if shows_no_id or is_open or not clear or not read.evidence.readable:
                 self.kept.add(read.ret.ordinal)
@@ -213,8 +261,11 @@ class _Question:
 
     def _cites(self, way: str, tables: list[Table], part: Stretch, final: Reply | None) -> list[_Cite]:
         """What the stretch cited, in order: calls of the cite tool, or brackets in what the assistant said."""
+        if way == MANAGED:
+            # What an answered stretch without a record cited stands nowhere: its evidence stays.
+            return [] if part.answered else self._noted_cites(part, final)
         found: list[_Cite] = []
-        inline = way == "inline"
+        inline = way == INLINE
         for index in range(part.first_reply, part.end_reply):
             step = self.transcript.replies[index]
             if not inline:
@@ -224,12 +275,23 @@ class _Question:
             if inline or part.answered:
                 cites = tuple(names for message in step.messages for names in message.cites)
                 found += self._inline_cites(index, step.text, cites, declares=not step.calls)
+        if inline:
+            found += self._noted_cites(part, final)
         if final is not None:
             if inline:
                 found += self._inline_cites(part.end_reply, final.text, final.cites, declares=True)
             for call in final.calls:  # beside an output tool's call; its return is still to come
                 if call.name == way and (said := citing.written(call.arguments)).ids:
                     found.append(_Cite(part.end_reply, said.ids, said.perhaps))
+        return found
+
+    def _noted_cites(self, part: Stretch, final: Reply | None) -> list[_Cite]:
+        """What was cited in a stretch and no history shows. What was sent back counts if nothing came in its stead."""
+        end = part.end_reply + (final is not None)
+        noted = [note for note in self.noted if part.first_reply <= note.reply < end]
+        found = [_Cite(note.reply, note.ids, nothing=note.nothing) for note in noted if note.ids or note.nothing]
+        if not any(note.ids for note in noted):
+            found += [_Cite(note.reply, note.refused, declares=False) for note in noted if note.refused]
         return found
 
     def _inline_cites(self, index: int, text: str, sources: tuple[tuple[str, ...], ...], declares: bool) -> list[_Cite]:
@@ -262,11 +324,14 @@ class _Question:
 
     def _earlier_index(self, way: str, tables: list[Table]) -> Index:
         if way not in self._earlier:
-            self._earlier[way] = Index(
-                read
-                for step in self.transcript.replies[: self.from_reply]
-                for found in step.returns
-                if (read := read_return(found, self.tables)) is not None and read.table in tables
+            self._earlier[way] = self._index(
+                way,
+                (
+                    read
+                    for step in self.transcript.replies[: self.from_reply]
+                    for found in step.returns
+                    if (read := read_return(found, self.tables)) is not None and read.table in tables
+                ),
             )
         return self._earlier[way]
 
