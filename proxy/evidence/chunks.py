@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 
 from proxy.wire.messages import Part, Text
@@ -83,6 +84,19 @@ def source_line(title: str | None, uri: str | None, headings: str | None, pages:
     if pages:
         named = f"{named}, p. {pages}" if named else f"p. {pages}"
     return named or None
+
+
+_TITLE = re.compile(r'"([^"]+)"')
+_URI = re.compile(r"(?:^|[ (])((?:[a-z][a-z0-9+.-]*://|/)[^\s()]+)")
+
+
+def named_in(chunk: Chunk) -> tuple[str | None, str | None]:
+    """The title and the URI that a chunk's source names, as far as they can be told."""
+    titles = [name for name in chunk.names if _URI.match(name) is None]
+    uris = [name for name in chunk.names if _URI.match(name) is not None]
+    line = chunk.source or ""
+    title, uri = _TITLE.match(line), _URI.search(line)
+    return (titles[0] if titles else title[1] if title else None), (uris[0] if uris else uri[1] if uri else None)
 
 
 def source_with(seen: str | None, title: str | None, uri: str | None) -> str | None:

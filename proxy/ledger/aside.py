@@ -89,8 +89,15 @@ def _name(kind: bytes, what: bytes) -> bytes:
 
 def needed(record: Record) -> list[bytes]:
     """The names of what a rewrite by this record takes from elsewhere than the wire, each once."""
-    entries = [*record.cited, *(entry for w in record.writings for entry in (*w.chunks, *w.again))]
-    return list(dict.fromkeys(name for entry in entries for name in _aside(entry)))
+    return list(dict.fromkeys(name for entry in every_entry(record) for name in _aside(entry)))
+
+
+def every_entry(record: Record) -> Iterator[Cited]:
+    """What either layout writes by this record; what both write comes twice."""
+    yield from record.cited
+    for writing in record.writings:
+        yield from writing.chunks
+        yield from writing.again
 
 
 def _aside(entry: Cited) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from proxy.evidence.tables import Tables
 from proxy.ledger import records
-from proxy.ledger.questions import Habits, Opening, openings
+from proxy.ledger.questions import Habits, Opening, openings, question_ends
 from proxy.ledger.records import Record
 from proxy.ledger.settling import cited_without_record
 from proxy.ledger.transcript import Transcript
@@ -59,21 +59,32 @@ def find(
         step = transcript.replies[index]
         opening = open_at.get(index)
         if opening is not None:
-            fits = [record for record in known(step.key) if _may_end(record, opening, question_id)]
+            fits = [record for record in known(step.key) if may_end(record, opening, question_id)]
             said = bool(step.text or step.calls)
             record = records.fitting(fits, step.digest, step.shown, said, called=bool(step.calls))
             if record is not None:
-                if any(later > index and not open_at[later].continues for later in open_at):
-                    cited = cited_without_record(transcript, record, index + 1, tables, habits)
-                    record = records.keeping(record, cited)
-                return Boundary(index, record)
+                return Boundary(index, heeding_later(transcript, record, index, tables, habits))
         earlier = given(step.shown)
         if earlier is not None and earlier.reply < index:
             return earlier
     return Boundary()
 
 
-def _may_end(record: Record, opening: Opening, question_id: str | None) -> bool:
+def heeding_later(transcript: Transcript, record: Record, reply: int, tables: Tables, habits: Habits) -> Record:
+    """The record of a question that ended with `reply`, but for what later answers cited that have no record."""
+    if any(later > reply for later in question_ends(transcript, habits)):
+        return records.keeping(record, cited_without_record(transcript, record, reply + 1, tables, habits))
+    return record
+
+
+def in_question(transcript: Transcript, habits: Habits, given: Given, question_id: str | None = None) -> bool:
+    """Whether an earlier request of the current question was given a boundary, which then holds."""
+    newest = next((opening.reply for opening in candidates(transcript, habits, question_id)), -1)
+    shown = (transcript.shown, *transcript.shown_before, *(step.shown for step in transcript.replies[newest + 1 :]))
+    return any(given(one) is not None for one in shown)
+
+
+def may_end(record: Record, opening: Opening, question_id: str | None) -> bool:
     """Whether the question of a record may have ended before this opening, by what the host says of its questions."""
     if question_id is not None and record.question_id is not None:
         return question_id != record.question_id

@@ -71,6 +71,15 @@ class Transcript:
     shown: bytes
     shown_before: tuple[bytes, ...] = ()
 
+    @property
+    def beginning(self) -> bytes | None:
+        """A digest of all through the first tool returns, whose call ids tell one conversation from another that opens
+        with the same words; None before there are any."""
+        first = next((index for index, step in enumerate(self.replies) if step.returns), None)
+        if first is None:
+            return None
+        return self.replies[first + 1].key if first + 1 < len(self.replies) else self.key
+
 
 def canonical_arguments(arguments: str) -> str:
     """A call's arguments as a canonical text: parsed JSON with sorted keys, or as they stand where they are not JSON.
@@ -130,7 +139,7 @@ def _frame(state: Any, kind: bytes, *texts: str) -> None:
         state.update(raw)
 
 
-def _content(message: Message) -> bytes:
+def content_digest(message: Message) -> bytes:
     """The digest of what a message holds: adjacent text as one, pictures by their bytes, other parts as they are."""
     state = hashlib.sha256()
     if message.plain and len(message.parts) == 1 and isinstance(message.parts[0], Text):
@@ -257,6 +266,6 @@ class _Reader:
         _frame(self.shown, kind, *texts)
 
     def add_content(self, message: Message) -> None:
-        content = _content(message)
+        content = content_digest(message)
         self.key.update(content)
         self.shown.update(content)
