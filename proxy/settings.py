@@ -8,6 +8,7 @@ A refusal is written for the person who typed the value: which key, what came, w
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import json
 import os
 import re
@@ -44,6 +45,8 @@ _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FIELDS = tables.FieldNames()
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+#: A time limit; 0 is none.
+Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 
 
@@ -58,13 +61,41 @@ class Section(BaseModel):
 
 
 class ServerSettings(Section):
-    """Where the proxy listens and how much it reads."""
+    """Where the proxy listens, how much it takes on at once, how long it waits for clients. 0 seconds: for ever."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
     port: Port = 8080
     admin_host: str = Field(default="127.0.0.1", min_length=1)
     admin_port: Port = 8081
+    admin_token_env: str | None = None
     max_body_bytes: int = Field(default=67_108_864, ge=1024)
+    max_header_bytes: int = Field(default=65_536, ge=1024)
+    max_requests: int = Field(default=4096, ge=1)
+    max_bytes_in_flight: int = Field(default=1_073_741_824, ge=1024)
+    header_seconds: Seconds = 30
+    body_seconds: Seconds = 60
+    send_seconds: Seconds = 300
+    keep_alive_seconds: Seconds = 75
+    comment_seconds: Seconds = 0
+    drain_seconds: Seconds = 30
+
+    @model_validator(mode="after")
+    def _one_request_fits(self) -> ServerSettings:
+        if self.max_bytes_in_flight < self.max_body_bytes:
+            raise ValueError(
+                f"max_bytes_in_flight = {self.max_bytes_in_flight}: expected at least max_body_bytes "
+                f"({self.max_body_bytes}), or the largest request could never be served"
+            )
+        return self
+
+    @field_validator("admin_token_env")
+    @classmethod
+    def _a_variable_name(cls, value: str | None) -> str | None:
+        if value is not None and not _VARIABLE_NAME.fullmatch(value):
+            raise ValueError(
+                "expected the *name* of an environment variable (letters, digits, underscores) that holds the token"
+            )
+        return value
 
 
 class UpstreamSettings(Section):
@@ -72,6 +103,9 @@ class UpstreamSettings(Section):
 
     base_url: str = "https://api.openai.com/v1"
     api_key_env: str | None = None
+    connect_seconds: Seconds = 15
+    first_byte_seconds: Seconds = 1200
+    idle_seconds: Seconds = 600
 
     @field_validator("base_url")
     @classmethod
@@ -330,7 +364,9 @@ _LATER: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 
 # A credential is easily typed into these by mistake, so what came is not always repeated.
-_UNSHOWN = frozenset({("upstream", "base_url"), ("upstream", "api_key_env"), ("tags", "key_env")})
+_UNSHOWN = frozenset(
+    {("upstream", "base_url"), ("upstream", "api_key_env"), ("tags", "key_env"), ("server", "admin_token_env")}
+)
 
 
 @dataclass(frozen=True)
@@ -424,6 +460,40 @@ def upstream_key(settings: Settings, environ: Mapping[str, str] | None = None) -
     return key
 
 
+def admin_token(settings: Settings, environ: Mapping[str, str] | None = None) -> str | None:
+    """The token that `server.admin_token_env` names, or None when none is named.
+
+    Raises `SettingsError` when its variable is unset or too short to keep anybody out, and when the admin port would
+    listen beyond this machine without one.
+    """
+    server = settings.server
+    if server.admin_token_env is None:
+        if is_loopback(server.admin_host):
+            return None
+        raise SettingsError(
+            f"server.admin_host = {json.dumps(server.admin_host)} listens beyond this machine, and "
+            "server.admin_token_env is missing: export a token (openssl rand -hex 32 makes one) and name its variable "
+            "there, or listen on 127.0.0.1"
+        )
+    token = (os.environ if environ is None else environ).get(server.admin_token_env, "").strip()
+    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
+        raise SettingsError(
+            "server.admin_token_env names an environment variable that is unset, or holds no token: expected at least "
+            "16 printable ASCII characters without spaces (openssl rand -hex 32 makes one)"
+        )
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address. A name other than `localhost` may be anything."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def _from_flags(flags: Mapping[str, Any]) -> _Source:
     values: dict[str, Any] = {}
     named: dict[Key, str] = {}
@@ -440,7 +510,8 @@ def _from_flags(flags: Mapping[str, Any]) -> _Source:
 def _from_environment(environ: Mapping[str, str]) -> _Source:
     values: dict[str, Any] = {}
     named: dict[Key, str] = {}
-    hold_keys = {environ.get(f"{ENV_PREFIX}UPSTREAM__API_KEY_ENV"), environ.get(f"{ENV_PREFIX}TAGS__KEY_ENV")}
+    name_keys = ("UPSTREAM__API_KEY_ENV", "TAGS__KEY_ENV", "SERVER__ADMIN_TOKEN_ENV")
+    hold_keys = {environ.get(f"{ENV_PREFIX}{name}") for name in name_keys}
     for variable, text in sorted(environ.items()):
         if not variable.upper().startswith(ENV_PREFIX) or variable in hold_keys:
             continue
@@ -465,11 +536,12 @@ def _typed(text: str, field: FieldInfo | None) -> Any:
     kinds = _alternatives(field.annotation)
     if bool in kinds:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower(), text)
-    if int in kinds:
-        try:
-            return int(text)
-        except ValueError:
-            return text
+    for number in (int, float):
+        if number in kinds:
+            try:
+                return number(text)
+            except ValueError:
+                return text
     if any(get_origin(kind) in (tuple, list) for kind in kinds):
         try:
             return json.loads(text)
@@ -511,7 +583,7 @@ def _explain(error: ErrorDetails, sources: Sequence[_Source]) -> str:
         return f"{place}: {shown} is missing: expected {_expected(_field(plain))}"
     if error["type"] == "value_error":
         said = str(error["ctx"]["error"])
-        if said.startswith(("fields ", "ids ", "tools: ")):
+        if said.startswith(("fields ", "ids ", "tools: ", "max_bytes_in_flight ")):
             return f"{place}: {shown}.{said}"
         if said.startswith(("two tables ", "the table ")):
             return f"{place}: {shown}: {said}"
@@ -526,7 +598,7 @@ def _explain(error: ErrorDetails, sources: Sequence[_Source]) -> str:
 
 
 def _may_be_a_credential(plain: tuple[str, ...], value: Any) -> bool:
-    return isinstance(value, str) and (plain[-1] in ("api_key_env", "key_env") or "@" in value or "?" in value)
+    return isinstance(value, str) and (plain[-1].endswith(("key_env", "token_env")) or "@" in value or "?" in value)
 
 
 def _dotted(key: Key) -> str:
@@ -592,8 +664,8 @@ def _expected(field: FieldInfo | None) -> str:
             words += [json.dumps(value) for value in get_args(kind)]
         elif kind is bool:
             words.append("true or false")
-        elif kind is int:
-            words.append(_bounds(field))
+        elif kind in (int, float):
+            words.append(_bounds(field, "a whole number" if kind is int else "a number"))
         elif get_origin(kind) is tuple:
             words.append('a list of texts, like ["a", "b"]')
         elif get_origin(kind) is list:
@@ -607,7 +679,7 @@ def _expected(field: FieldInfo | None) -> str:
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _bounds(field: FieldInfo) -> str:
+def _bounds(field: FieldInfo, number: str) -> str:
     limits = list(field.metadata)
     for part in get_args(field.annotation):
         if get_origin(part) is Annotated:
@@ -615,5 +687,5 @@ def _bounds(field: FieldInfo) -> str:
     low = next((limit.ge for limit in limits if isinstance(limit, Ge)), None)
     high = next((limit.le for limit in limits if isinstance(limit, Le)), None)
     if low is not None and high is not None:
-        return f"a whole number from {low} to {high}"
-    return f"a whole number of at least {low}" if low is not None else "a whole number"
+        return f"{number} from {low} to {high}"
+    return f"{number} of at least {low}" if low is not None else number

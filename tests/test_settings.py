@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from proxy.settings import EvidenceTable, FieldNames, Settings, SettingsError, StoreSettings, load, upstream_key
+from proxy.settings import (
+    EvidenceTable,
+    FieldNames,
+    Settings,
+    SettingsError,
+    StoreSettings,
+    admin_token,
+    load,
+    upstream_key,
+)
 
 CONFIG = Path(__file__).parents[1] / "config"
 
@@ -32,7 +41,13 @@ def test_the_defaults_are_the_documented_ones() -> None:
 
     assert (settings.server.host, settings.server.port) == ("127.0.0.1", 8080)
     assert (settings.server.admin_host, settings.server.admin_port) == ("127.0.0.1", 8081)
+    assert settings.server.admin_token_env is None
     assert settings.server.max_body_bytes == 67108864
+    server, upstream = settings.server, settings.upstream
+    assert (server.max_header_bytes, server.max_requests, server.max_bytes_in_flight) == (65536, 4096, 1 << 30)
+    assert (server.header_seconds, server.body_seconds, server.send_seconds) == (30, 60, 300)
+    assert (server.keep_alive_seconds, server.comment_seconds, server.drain_seconds) == (75, 0, 30)
+    assert (upstream.connect_seconds, upstream.first_byte_seconds, upstream.idle_seconds) == (15, 1200, 600)
     assert (settings.upstream.base_url, settings.upstream.api_key_env) == ("https://api.openai.com/v1", None)
     assert (settings.compaction.mode, settings.compaction.layout, settings.compaction.strict) == ("on", "single", False)
     assert (settings.policy.mode, settings.policy.output_tools) == ("off", ("final_result",))
@@ -104,6 +119,7 @@ def test_the_environment_gives_every_kind_of_value(tmp_path: Path) -> None:
     settings = loaded(
         tmp_path,
         EVIDENCE_PROXY_UPSTREAM__BASE_URL="http://127.0.0.1:9/v1/",
+        EVIDENCE_PROXY_UPSTREAM__IDLE_SECONDS="2.5",
         EVIDENCE_PROXY_COMPACTION__STRICT="True",
         EVIDENCE_PROXY_POLICY__OUTPUT_TOOLS='["a", "b"]',
         EVIDENCE_PROXY_STORE__RETENTION_DAYS="7",
@@ -114,6 +130,7 @@ def test_the_environment_gives_every_kind_of_value(tmp_path: Path) -> None:
     )
 
     assert settings.upstream.base_url == "http://127.0.0.1:9/v1"
+    assert settings.upstream.idle_seconds == 2.5
     assert settings.compaction.strict is True
     assert settings.policy.output_tools == ("a", "b")
     assert (settings.store.retention_days, settings.store.data_dir) == (7, Path("/somewhere"))
@@ -152,6 +169,14 @@ def test_the_data_directory_is_where_the_platform_keeps_data(monkeypatch: pytest
         ('[server]\nport = "x"', '/proxy.toml: server.port = "x": expected a whole number from 0 to 65535'),
         ("[server]\nport = 70000", "/proxy.toml: server.port = 70000: expected a whole number from 0 to 65535"),
         ("[server]\nport = true", "/proxy.toml: server.port = true: expected a whole number from 0 to 65535"),
+        ("[server]\ndrain_seconds = -1", "server.drain_seconds = -1: expected a number from 0 to 86400"),
+        ("[server]\nbody_seconds = nan", "server.body_seconds = NaN: expected a number from 0 to 86400"),
+        ("[upstream]\nidle_seconds = '1'", 'upstream.idle_seconds = "1": expected a number from 0 to 86400'),
+        ("[server]\nmax_requests = 0", "server.max_requests = 0: expected a whole number of at least 1"),
+        (
+            "[server]\nmax_bytes_in_flight = 2048",
+            "server.max_bytes_in_flight = 2048: expected at least max_body_bytes (67108864), or the largest request",
+        ),
         ("[server]\nport = 1.5", "/proxy.toml: server.port = 1.5: expected a whole number from 0 to 65535"),
         ('[server]\nhost = ""', '/proxy.toml: server.host = "": expected a text that is not empty'),
         ("[server]\nmax_body_bytes = 0", "server.max_body_bytes = 0: expected a whole number of at least 1024"),
@@ -269,12 +294,13 @@ def test_a_wrong_value_names_the_flag_it_came_from(tmp_path: Path) -> None:
         '[upstream]\nbase_url = "https://x/v1?key=hunter2"',
         '[upstream]\napi_key_env = "sk-hunter2"',
         '[upstream]\napi_key_env = "hunter2"',
+        '[server]\nadmin_token_env = "hunter2 "',
     ],
 )
 def test_a_credential_typed_by_mistake_is_not_repeated(tmp_path: Path, text: str) -> None:
     message = refused(tmp_path, text)
 
-    assert message.startswith("/proxy.toml: upstream.")
+    assert re.match(r"/proxy\.toml: (upstream|server)\.", message)
     assert "hunter2" not in message
 
 
@@ -299,3 +325,26 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
         with pytest.raises(SettingsError) as error:
             load(file, environ={})
         assert str(error.value).startswith(f"{file}: {says}")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_an_admin_port_of_this_machine_only_needs_no_token(tmp_path: Path, host: str) -> None:
+    assert admin_token(loaded(tmp_path, f'[server]\nadmin_host = "{host}"'), {}) is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "proxy.example"])
+def test_an_admin_port_that_others_reach_needs_a_token(tmp_path: Path, host: str) -> None:
+    open_to_all = loaded(tmp_path, f'[server]\nadmin_host = "{host}"')
+    with pytest.raises(SettingsError, match=r"server\.admin_token_env is missing"):
+        admin_token(open_to_all, {})
+    named = loaded(tmp_path, f'[server]\nadmin_host = "{host}"\nadmin_token_env = "T"')
+    assert admin_token(named, {"T": " 0123456789abcdef\n"}) == "0123456789abcdef"
+
+
+@pytest.mark.parametrize("token", [None, "", "short-hunter2", "sixteen chars hunter2", "ünprintable-hunter2"])
+def test_what_keeps_nobody_out_is_no_token_and_is_not_shown(tmp_path: Path, token: str | None) -> None:
+    settings = loaded(tmp_path, '[server]\nadmin_token_env = "T"')
+    with pytest.raises(SettingsError) as refused:
+        admin_token(settings, {} if token is None else {"T": token})
+    assert "at least 16" in str(refused.value)
+    assert "hunter2" not in str(refused.value)

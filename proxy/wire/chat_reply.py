@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.wire.messages import Call, Reply
-from proxy.wire.side_reader import SideReader, read_json
+from proxy.wire.messages import Call, Reply, Usage
+from proxy.wire.side_reader import SideReader, read_json, usage
 
 #: How each ending is spelled. A reply with any other ending (length, content_filter, ...) settles nothing.
 ANSWERED = frozenset({"stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete", "completed", "end"})
@@ -20,6 +20,10 @@ CALLED = frozenset({"tool_calls", "function_call", "tool_use", "tool_call", "fun
 def finished_normally(finish: str | None) -> bool:
     """Whether a finish reason says that the model ended by itself: an answer, or tool calls."""
     return finish is not None and finish.lower() in ANSWERED | CALLED
+
+
+def _usage(told: dict[str, Any]) -> Usage:
+    return usage(told, "prompt_tokens", "completion_tokens")
 
 
 @dataclass
@@ -59,6 +63,7 @@ class ChatReplyReader(SideReader):
         if value.get("error"):
             self._broken = True
             return
+        self._told_beside(value, _usage)
         for position, choice in enumerate(value.get("choices") or []):
             index = choice.get("index")
             known = self._choices.setdefault(index if isinstance(index, int) else position, _Choice())
@@ -93,3 +98,22 @@ class ChatReplyReader(SideReader):
             if isinstance(arguments, str):
                 self._hold(len(arguments))
                 known[2] = (known[2] or "") + arguments
+
+
+class ChatLiveReader(ChatReplyReader):
+    """Reads a chat completion while it is held: what has been said so far counts, too."""
+
+    def __init__(self, choices: int = 1) -> None:
+        super().__init__(choices)
+        self._taken = 0
+
+    def begun(self) -> tuple[str, ...]:
+        """The names of the tools that it has begun to call."""
+        return tuple(call[1] or "" for choice in self._choices.values() for call in choice.calls.values())
+
+    def news(self) -> str:
+        """The text that was said since the last time that this was asked."""
+        text = next(iter(self._choices.values())).text if self._choices else []
+        fresh = "".join(text[self._taken :])
+        self._taken = len(text)
+        return fresh

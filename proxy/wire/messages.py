@@ -89,8 +89,17 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What a provider says that a reply used, in tokens; None where it says nothing. `cached` is a part of `input`."""
+
+    input: int | None = None
+    cached: int | None = None
+    output: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """A request body, cut by `api`. `choices` is how many replies it asks for."""
+    """A request body, cut by `api`. `choices` is how many replies it asks for, `model` of whom."""
 
     api: Api
     body: bytes
@@ -103,6 +112,7 @@ class Request:
     """Whether the provider keeps the reply, so that a later request may name it instead of carrying its history."""
     in_background: bool = False
     """Whether the reply is only a promise of one, to be fetched later."""
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +148,22 @@ class ReplyReader(Protocol):
     def continued_by(self) -> tuple[str, ...]:
         """The ids under which the provider keeps this reply with its history, where a later request may name it."""
 
+    def usage(self) -> Usage | None:
+        """What the provider says that the reply used, as far as it was fed: a stream may say so after its finish."""
+
+    def model(self) -> str | None:
+        """Who says to have replied."""
+
+
+class LiveReader(ReplyReader, Protocol):
+    """Reads a reply that is held, and tells what has been said so far."""
+
+    def begun(self) -> tuple[str, ...]:
+        """The names of the tools that it has begun to call."""
+
+    def news(self) -> str:
+        """The text that was said since the last time that this was asked."""
+
 
 class LabelledPicture(NamedTuple):
     """A picture part (the JSON bytes of the request that it came in) with the line that stands before it."""
@@ -172,6 +198,9 @@ class Api(Protocol):
     def reader(self, request: Request) -> ReplyReader:
         """A reader for the reply to this request."""
 
+    def live_reader(self, request: Request) -> LiveReader:
+        """The same, which also tells what has been said so far."""
+
     def picture_parts(self, request: Request, message: Message) -> list[bytes]:
         """The bytes of each picture part of a message, in order."""
 
@@ -199,6 +228,27 @@ class Api(Protocol):
 
     def add_user_message(self, request: Request, after: Message, pictures: Sequence[LabelledPicture]) -> Splice:
         """A new user message of these pictures, after another message."""
+
+    def offered(self, request: Request) -> tuple[str, ...]:
+        """The names of the tools that the model may call."""
+
+    def streams(self, request: Request) -> bool:
+        """Whether the client wants a stream."""
+
+    def plain(self, request: Request) -> list[Splice]:
+        """Ask for one whole reply in no set form, in which any tool may be called."""
+
+    def appended(self, request: Request, messages: Sequence[Message]) -> Splice:
+        """Put messages of ours (texts, calls and returns) at the end of the conversation, which must not be empty."""
+
+    def written_reply(
+        self, calls: Sequence[Call], like: bytes, streamed: bool, created: int, identity: str
+    ) -> list[bytes]:
+        """A reply of ours that calls tools: a whole body, or the events of a stream.
+
+        `like` is a reply of the provider to the same request; what it says of itself (its model) is said again, under
+        an `identity` of its own. Its usage is nothing: what was asked for it is counted where it was asked.
+        """
 
 
 class NotJson(ValueError):
