@@ -62,13 +62,19 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
         tagging: Any = None
         if conversations is None:
             from proxy.gateway.conversation import Conversations
+            from proxy.gateway.keeping import Keeping
             from proxy.gateway.returns import Returns
             from proxy.store import open_contents, open_store
+            from proxy.store.haiku_database import open_databases
 
-            store = open_store(chosen)
+            store, contents = open_store(chosen), open_contents(chosen)
             await store.start()
-            tagging = Returns(KEYS, open_contents(chosen))
-            conversations = Conversations(chosen, store, KEYS, tagging)
+            tagging = Returns(KEYS, contents)
+            databases = open_databases(chosen)
+            for database in databases.values():
+                await database.warm()  # the first one imports LanceDB
+            keeping = Keeping(contents, tagging, databases)
+            conversations = Conversations(chosen, store, KEYS, tagging, keeping)
         running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher)
         started.append((running, store))
         return await running.start()

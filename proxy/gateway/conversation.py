@@ -10,9 +10,9 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from proxy.compaction import append, rewrite
 from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouched
@@ -24,11 +24,13 @@ from proxy.evidence.tables import Table, Tables, table_of
 from proxy.evidence.tagged import Failure, Proof
 from proxy.evidence.tags import Keys
 from proxy.gateway.histories import Histories, extended
+from proxy.gateway.keeping import Conversation, Keeping, Registered, Settled
 from proxy.gateway.recent import Recent
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
 from proxy.gateway.watched import Conversed, Stays
 from proxy.ledger import boundary, records, settling, transcript
+from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.boundary import Boundary
 from proxy.ledger.questions import Habits, follows_answer
 from proxy.ledger.records import Record
@@ -52,7 +54,7 @@ _MOST_GIVEN = 20_000
 _MOST_RECORDS = 5_000
 _MOST_PICTURES = 10_000
 
-_LAYOUTS: dict[str, Callable[[Transcript, Record, Tables, Callable[[str], bool]], Rewrite]] = {
+_LAYOUTS: dict[str, Callable[[Transcript, Record, Tables, Callable[[str], bool], Aside], Rewrite]] = {
     "single": rewrite.rewrite,
     "append": append.rewrite,
 }
@@ -75,6 +77,7 @@ class Asked:
     question_id: str | None = None
     compaction_off: bool = False
     api: str = "chat"
+    conversation_id: str | None = None
     stays: Stays = field(default_factory=Stays)
 
 
@@ -114,20 +117,19 @@ class _Decision:
     refuse: bool = False
 
 
-class Registered(Protocol):
-    """What tools had tagged through this proxy."""
-
-    async def registered(self, tenant: bytes, tags: Iterable[str]) -> dict[str, str]:
-        """The whole returns of a tenant, by their tags; those that are not known are absent."""
-
-
 class Conversations:
     """Reads requests and settles questions; one per process."""
 
     def __init__(
-        self, settings: Settings, store: RecordStore, keys: Keys | None = None, registered: Registered | None = None
+        self,
+        settings: Settings,
+        store: RecordStore,
+        keys: Keys | None = None,
+        registered: Registered | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
-        """Without `keys`, tags are verified by one that only this process has; `registered` knows whole returns."""
+        """Without `keys`, tags are verified by one that only this process has; `registered` knows whole returns,
+        `keeping` what conversations need beside their wire."""
         self._mode = settings.compaction.mode
         self._strict = settings.compaction.strict
         self._rewrite = _LAYOUTS[settings.compaction.layout]
@@ -135,6 +137,7 @@ class Conversations:
         self._proof = Proof(keys or Keys.made(), self._failures)
         self._tables = tables_of(settings, self._proof)
         self._registered = registered
+        self._keeping = keeping or Keeping(None, registered)
         self._habits = Habits(
             output_tools=frozenset(settings.policy.output_tools),
             continuation_prefixes=tuple(settings.policy.continuation_prefixes),
@@ -169,13 +172,19 @@ class Conversations:
             tenant = None
         with asked.stays.room("store"):
             known, trouble = await self._look_up(read, tenant, asked.question_id)
+        conversation = Conversation.of(tenant, asked.conversation_id, read.transcript) if tenant is not None else None
         decision = await _run(large, lambda: self._decide(asked, read, tenant, known, trouble))
+        if conversation is not None and decision.boundary.record is not None:
+            with asked.stays.room("store"):
+                held = await self._held(conversation, decision.boundary.record)
+            if held is not None:
+                decision = await _run(large, lambda: self._decide(asked, read, tenant, known, trouble, held))
         member = read.transcript.request.api.MEMBER
         refusal = _refusal(decision.outcome, member) if decision.refuse else None
         after = None
-        if tenant is not None:
+        if tenant is not None and conversation is not None:
             self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
-            after = _Afterwards(self, read, decision.boundary, tenant, asked.question_id, large)
+            after = _Afterwards(self, read, decision.boundary, conversation, asked, large)
         return Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
 
     # Reading: pure, and long for large bodies.
@@ -259,6 +268,15 @@ class Conversations:
                 known[keys[stored]] = found
         return known, trouble
 
+    async def _held(self, conversation: Conversation, record: Record) -> Aside | Reason | None:
+        """What a rewrite by this record takes from elsewhere than the wire, if anything, or why it cannot be had."""
+        try:
+            return await self._keeping.aside(conversation, record) or None
+        except StoreSlow:
+            return Reason.STORE_SLOW
+        except StoreError:
+            return Reason.STORE_ERROR
+
     def _decoded(self, payload: bytes) -> Record | None:
         """A record, shared by all requests of its question."""
         record = self._records.get(payload)
@@ -275,6 +293,7 @@ class Conversations:
         tenant: bytes | None,
         known: dict[bytes, list[Record]],
         trouble: Reason | None,
+        held: Aside | Reason = NOTHING,
     ) -> _Decision:
         asked_of = read.transcript
         assert asked_of is not None
@@ -297,8 +316,10 @@ class Conversations:
         outcome: Outcome
         if read.untouched is not None:
             outcome = Untouched(read.untouched)
+        elif isinstance(held, Reason):
+            outcome = Untouched(held)
         else:
-            outcome = self._compact(asked, read, found.record, trouble, bool(earlier))
+            outcome = self._compact(asked, read, found.record, trouble, bool(earlier), held)
         refuse = False
         if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
             refuse = not self._saw_break_off(asked_of, tenant)
@@ -307,13 +328,13 @@ class Conversations:
         return _Decision(outcome, found, refuse)
 
     def _compact(
-        self, asked: Asked, read: _Read, record: Record | None, trouble: Reason | None, earlier: bool
+        self, asked: Asked, read: _Read, record: Record | None, trouble: Reason | None, earlier: bool, held: Aside
     ) -> Outcome:
         assert read.transcript is not None
         if record is None:
             return Untouched((trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
         with asked.stays.room("compaction"):
-            done = self._rewrite(read.transcript, record, read.tables, self._can_send_again)
+            done = self._rewrite(read.transcript, record, read.tables, self._can_send_again, held)
         if not done.splices:
             if done.missing:
                 return Untouched(Reason.MISSING_CONTENT)
@@ -353,15 +374,14 @@ class Conversations:
         replies: list[Reply],
         found: Boundary,
         tables: Tables,
-        tenant: bytes,
         question_id: str | None,
-    ) -> list[StoredRecord]:
+    ) -> list[Settled]:
         """The records of what a reply settled, one for each of its choices that settled anything.
 
         Where the provider ran tools of its own for a reply, clients carry that in their next request or leave it out:
         one record for each. `recordable` says whether the transcript without it is worth one.
         """
-        rows = []
+        settled = []
         for reply in replies:
             if not settling.settles(reply, self._habits):
                 continue
@@ -380,16 +400,24 @@ class Conversations:
                     habits=self._habits,
                     question_id=question_id,
                 )
-                key = _keyed(tenant, shown.key)
-                rows.append(StoredRecord(key=key, tenant=tenant, reply=record.reply, payload=records.encode(record)))
-        return rows
+                settled.append(Settled(record, shown, tables, found.reply + 1))
+        return settled
 
-    def keep(self, tenant: bytes, read: Transcript, rows: list[StoredRecord]) -> None:
-        """Findable in this process from now on, and soon on disk."""
-        for row in rows:
+    async def keep(
+        self, tenant: bytes, name: str | None, read: Transcript, settled: list[Settled]
+    ) -> list[StoredRecord]:
+        """Findable in this process from now on, and soon on disk: what a record needs first, then the record."""
+        rows = []
+        for one in settled:
+            conversation = Conversation.of(tenant, name, one.transcript)
+            record, contents = await self._keeping.completed(one, conversation)
+            self._keeping.keep(contents)
+            row = StoredRecord(_keyed(tenant, one.transcript.key), tenant, record.reply, records.encode(record))
             self._store.add(row)
+            rows.append(row)
         if rows:
             self._unsettled.drop(_keyed(tenant, read.shown))
+        return rows
 
     def remember(self, tenant: bytes, names: tuple[str, ...], read: Transcript, reply: Reply) -> None:
         """What a later request refers to when it names this reply instead of carrying its history."""
@@ -404,8 +432,8 @@ class _Afterwards:
         conversations: Conversations,
         read: _Read,
         found: Boundary,
-        tenant: bytes,
-        question_id: str | None,
+        conversation: Conversation,
+        asked: Asked,
         large: bool,
     ) -> None:
         assert read.transcript is not None
@@ -415,8 +443,8 @@ class _Afterwards:
         self._recordable = read.recordable
         self._boundary = found
         self._tables = read.tables
-        self._tenant = tenant
-        self._question_id = question_id
+        self._tenant = conversation.tenant
+        self._asked = asked
         self._large = large
 
     async def settle(self, reader: ReplyReader) -> list[StoredRecord]:
@@ -429,7 +457,7 @@ class _Afterwards:
             self._conversations.remember(self._tenant, names, self._transcript, replies[0])
         if not self._recordable and not any(reply.ran for reply in replies):
             return []
-        rows = await _run(
+        settled = await _run(
             self._large,
             lambda: self._conversations.write_down(
                 self._transcript,
@@ -437,12 +465,10 @@ class _Afterwards:
                 replies,
                 self._boundary,
                 self._tables,
-                self._tenant,
-                self._question_id,
+                self._asked.question_id,
             ),
         )
-        self._conversations.keep(self._tenant, self._transcript, rows)
-        return rows
+        return await self._conversations.keep(self._tenant, self._asked.conversation_id, self._transcript, settled)
 
 
 class Exchange:

@@ -6,6 +6,7 @@ content's key binds tenant and conversation, so that none reaches another's requ
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from proxy.ledger import aside, provenance, standing
+from proxy.evidence.documents import Documents
+from proxy.evidence.tables import Table, Tables
+from proxy.ledger import aside, provenance, trimmed
 from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.provenance import RegisteredPicture
 from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
-from proxy.evidence.documents import Documents
-from proxy.evidence.tables import Table, Tables
 from proxy.store import StoredRecord
 
 if TYPE_CHECKING:
@@ -124,13 +125,13 @@ class Keeping:
                 if tags := provenance.cited_tags(record, shown, table):
                     pictures = await self._registered.pictures(conversation.tenant, tags)
                     additions = provenance.registered(record, shown, table, pictures)
-                registered += provenance.tags_of(shown, table, standing.own_returns(shown, settled.from_reply))
+                registered += provenance.tags_of(shown, table, trimmed.own_returns(shown, settled.from_reply))
             if additions is not None:
                 record = provenance.with_additions(record, additions)
                 files |= additions.files
         if conversation.named:
-            record = standing.found_by_returns(record, shown, settled.from_reply)
-            files |= provenance.all_that_was_cited(record, shown, settled.tables)
+            record = trimmed.found_by_returns(record, shown, settled.from_reply)
+            files |= await asyncio.to_thread(provenance.all_that_was_cited, record, shown, settled.tables)
         names = [*aside.needed(record), *files, *map(aside.registered_name, registered)]
         record = msgspec.structs.replace(record, names=tuple(dict.fromkeys((*record.names, *names))))
         return record, [self._row(conversation, name, payload) for name, payload in files.items()]
@@ -145,7 +146,7 @@ class Keeping:
         documents = await database.documents([*cited, *(chunk_id for chunk_id, _, _ in shown)])
         additions, fetch = provenance.described(record, table, shown, documents, database.collection)
         if fetch:
-            provenance.fetched(additions, table, fetch, await database.files(list(fetch)))
+            provenance.fetched(additions, fetch, await database.files(list(fetch)))
         return additions
 
     def keep(self, rows: Iterable[StoredRecord]) -> None:

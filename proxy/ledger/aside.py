@@ -115,6 +115,9 @@ class Aside:
 
     contents: Mapping[bytes, bytes] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return bool(self.contents)
+
     def chunk(self, cited: Cited, place: Place) -> KeptChunk | None:
         """The content of a place that is nowhere on the wire."""
         found = self._read(chunk_name(cited.table, cited.collection, cited.id, place.digest))

@@ -17,7 +17,7 @@ from proxy.evidence.documents import Documents
 from proxy.evidence.pictures import data_url, picture_bytes, picture_digest, read_attachment, sniffed_type
 from proxy.evidence.tables import Table, Tables
 from proxy.ledger.aside import KeptChunk, chunk_name, encode_chunk, encode_picture, every_entry, picture_name
-from proxy.ledger.records import ASIDE, Cited, PicturePlace, Place, Record
+from proxy.ledger.records import ASIDE, Cited, PicturePlace, Place, Record, Source
 from proxy.ledger.settling import read_return
 from proxy.ledger.transcript import Transcript
 
@@ -30,22 +30,31 @@ class RegisteredPicture:
     url: str
 
 
+#: A citation by its table, collection and id.
+_Cited = tuple[str, str | None, str]
+
+
+def _named(entry: Cited | Source) -> _Cited:
+    return entry.table, entry.collection, entry.id
+
+
 @dataclass(slots=True)
 class Additions:
-    """What is to be written to this question's citations, by table and id; `files` are pictures for the store, by name.
+    """What is to be written to this question's citations, by table, collection and id; `files` are pictures for the
+    store, by name.
 
     A picture comes as its place: one that stands on the wire, or one that is kept aside.
     """
 
-    documents: dict[tuple[str, str], tuple[str | None, str | None]] = field(default_factory=dict)
-    pictures: dict[tuple[str, str], list[PicturePlace]] = field(default_factory=dict)
+    documents: dict[_Cited, tuple[str | None, str | None]] = field(default_factory=dict)
+    pictures: dict[_Cited, list[PicturePlace]] = field(default_factory=dict)
     files: dict[bytes, bytes] = field(default_factory=dict)
 
-    def add_file(self, table: str, chunk_id: str, url: str, reference: str | None, in_user: bool) -> None:
+    def add_file(self, cited: _Cited, url: str, reference: str | None, in_user: bool) -> None:
         """A picture that is nowhere on the wire."""
         digest = picture_digest(url)
         self.files.setdefault(picture_name(digest), encode_picture(url))
-        self.pictures.setdefault((table, chunk_id), []).append(PicturePlace(in_user, ASIDE, 0, digest, reference))
+        self.pictures.setdefault(cited, []).append(PicturePlace(in_user, ASIDE, 0, digest, reference))
 
 
 def cited_here(record: Record, table: Table) -> list[Cited]:
@@ -78,15 +87,15 @@ def shown_pictures(transcript: Transcript, table: Table) -> list[tuple[str, str,
 
 def described(
     record: Record, table: Table, shown: Iterable[tuple[str, str, PicturePlace]], documents: Documents, collection: str
-) -> tuple[Additions, dict[tuple[str, str], list[str]]]:
+) -> tuple[Additions, dict[tuple[str, str], list[Cited]]]:
     """What a database adds to this question's citations, and the pictures to fetch from it: by document and reference,
-    with the ids of the chunks that show them.
+    with the citations that show them.
 
     A label names one of the chunks that show its picture; which others do, only the database knows. An id that was
     cited in two collections is looked up for the one that is called as the database is.
     """
     additions = Additions()
-    fetch: dict[tuple[str, str], list[str]] = {}
+    fetch: dict[tuple[str, str], list[Cited]] = {}
     standing: dict[tuple[str, str], PicturePlace] = {}
     for chunk_id, reference, place in shown:
         document = documents.of.get(chunk_id)
@@ -100,31 +109,30 @@ def described(
         document = documents.of.get(entry.id)
         if document is None or (len(collections[entry.id]) > 1 and entry.collection != collection):
             continue
-        additions.documents[table.name, entry.id] = (document.title, document.uri)
+        additions.documents[_named(entry)] = (document.title, document.uri)
         known = {place.reference for place in entry.pictures if place.ordinal >= 0}
         for reference in document.pictures:
             if reference in known:
                 continue
             stands = standing.get((document.id, reference))
             if stands is not None:
-                additions.pictures.setdefault((table.name, entry.id), []).append(stands)
+                additions.pictures.setdefault(_named(entry), []).append(stands)
             else:
-                fetch.setdefault((document.id, reference), []).append(entry.id)
+                fetch.setdefault((document.id, reference), []).append(entry)
     return additions, fetch
 
 
 def fetched(
     additions: Additions,
-    table: Table,
-    fetch: Mapping[tuple[str, str], list[str]],
+    fetch: Mapping[tuple[str, str], list[Cited]],
     files: Mapping[tuple[str, str], bytes],
 ) -> None:
     """Add the files that a database gave for the pictures that were wanted of it."""
-    for (document, reference), chunks in fetch.items():
+    for (document, reference), entries in fetch.items():
         data = files.get((document, reference))
-        for chunk_id in chunks if data else ():
-            assert data is not None
-            additions.add_file(table.name, chunk_id, data_url(data, sniffed_type(data)), reference, in_user=True)
+        if data:
+            for entry in entries:
+                additions.add_file(_named(entry), data_url(data, sniffed_type(data)), reference, in_user=True)
 
 
 # What was registered.
@@ -165,7 +173,7 @@ def registered(
         for entry in entries:
             standing = any(place.digest == digest and place.ordinal >= 0 for place in entry.pictures)
             if entry.id in shown_by and entry.collection == label.collection and not standing:
-                additions.add_file(table.name, entry.id, picture.url, label.reference, in_user)
+                additions.add_file(_named(entry), picture.url, label.reference, in_user)
     return additions
 
 
@@ -193,17 +201,15 @@ def with_additions(record: Record, additions: Additions) -> Record:
     sources = tuple(
         msgspec.structs.replace(source, title=title or source.title, uri=uri or source.uri)
         for source in record.sources
-        for title, uri in [additions.documents.get((source.table, source.id), (None, None))]
+        for title, uri in [additions.documents.get(_named(source), (None, None))]
     )
     return msgspec.structs.replace(record, cited=cited, writings=(*before, own), sources=sources)
 
 
 def _described(entry: Cited, additions: Additions, drawn: Container[tuple[bytes, str | None]] = frozenset()) -> Cited:
-    title, uri = additions.documents.get((entry.table, entry.id), (entry.title, entry.uri))
+    title, uri = additions.documents.get(_named(entry), (entry.title, entry.uri))
     added = [
-        place
-        for place in additions.pictures.get((entry.table, entry.id), ())
-        if (place.digest, place.reference) not in drawn
+        place for place in additions.pictures.get(_named(entry), ()) if (place.digest, place.reference) not in drawn
     ]
     anew = {place.reference for place in added if place.reference is not None}
     # What was kept aside of an older reading gives way to what was read now.

@@ -73,9 +73,7 @@ def settle(
     )
 
 
-def attachments_up_to(
-    transcript: Transcript, last: int, tables: Tables, habits: Habits
-) -> tuple[Attachment, ...]:
+def attachments_up_to(transcript: Transcript, last: int, tables: Tables, habits: Habits) -> tuple[Attachment, ...]:
     """The user messages of nothing but our pictures that came with returns up to an ordinal, told anew."""
     whole = _Question(transcript, None, 0, tables, habits)
     whole.read_stretches(None)

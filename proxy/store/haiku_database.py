@@ -24,6 +24,8 @@ from proxy.store.thread import StoreThread
 if TYPE_CHECKING:
     from lancedb.table import AsyncTable
 
+    from proxy.settings import Settings
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -168,6 +170,13 @@ _COLUMNS = {
     _DOCUMENTS: {"id", "uri", "title"},
     _ITEMS: {"document_id", "position", "self_ref", "label", "picture_data"},
 }
+
+
+def open_databases(settings: Settings) -> dict[str, HaikuDatabase]:
+    """The databases that the evidence tables name, by the tables' names; none is opened yet."""
+    named = {table.name: table.database for table in settings.evidence if table.database is not None}
+    thread = StoreThread() if named else None
+    return {name: HaikuDatabase(uri, thread) for name, uri in named.items() if thread is not None}
 
 
 class _Unfit(Exception):

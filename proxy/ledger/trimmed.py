@@ -30,7 +30,7 @@ def own_returns(transcript: Transcript, from_reply: int) -> list[int]:
 
 
 def found_by_returns(record: Record, transcript: Transcript, from_reply: int) -> Record:
-    """The record with the marks of all returns of its transcript, so that it is found again by those of its question."""
+    """The record with the marks of its transcript's returns, so that it is found again by those of its question."""
     own = own_returns(transcript, from_reply)
     stands = tuple(Stand(*_mark(found), found.ordinal) for found in transcript.returns)
     return msgspec.structs.replace(record, stands=stands, own_from=min(own, default=len(stands)))
@@ -106,7 +106,7 @@ def _question_of(shown: list[_Mark], known: Sequence[Record]) -> list[Record] | 
     calls = {call for call, _ in question[2]}
     if any(mark not in owners and mark[0] not in calls for mark in shown):
         return None
-    if any(question not in own for mark in shown if (own := owners.get(mark))):
+    if any(mark in owners and question not in owners[mark] for mark in shown):
         return None
     return questions[question]
 
