@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ctypes
 import errno
+import os
 import signal
 import sys
 import tempfile
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from proxy.settings import ServerSettings, Settings
 
 _REFUSED = 2  # the settings are wrong: starting again will not help
+_OWNER_ONLY = 0o077
 _FAILED = 1  # something around the proxy is not as it needs it
 
 app = typer.Typer(
@@ -38,6 +40,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; exits the process."""
+    os.umask(_OWNER_ONLY)  # what is written here, of anybody's conversations, nobody else on the machine may read
     app()
 
 
@@ -116,7 +119,7 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
     from proxy.gateway.keeping import Keeping
     from proxy.gateway.returns import Returns
     from proxy.settings import upstream_key
-    from proxy.store import open_contents, open_store
+    from proxy.store import open_store
     from proxy.store.haiku_database import open_databases
     from proxy.visibility import logs
     from proxy.visibility.watching import Watchers
@@ -135,10 +138,11 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
         with contextlib.suppress(NotImplementedError):  # Windows has no such handlers
             loop.add_signal_handler(number, stop, number)
 
-    store, contents = open_store(settings), open_contents(settings)
-    returns = Returns(keys, contents)
+    store = open_store(settings)
+    returns = Returns(keys, store.contents)
     databases = open_databases(settings)
-    conversations = Conversations(settings, store, keys, returns, Keeping(contents, returns, databases))
+    keeping = Keeping(store.contents, returns, databases)
+    conversations = Conversations(settings, store.records, keys, returns, keeping)
     watchers = Watchers([])
     gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers)
     admin = Admin(settings.server, token)
@@ -152,7 +156,6 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
         if refused is not None:
             return refused
         await store.start()
-        await contents.start()
         warming += [asyncio.create_task(database.warm()) for database in databases.values()]
         logs.event("listening", address=f"http://{_bracketed(host)}:{port}", upstream=gateway.provider)
         await stopped.wait()
@@ -165,7 +168,6 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
         await gateway.close()
         await admin.close()
         await store.close()
-        await contents.close()
     return None
 
 

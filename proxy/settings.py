@@ -39,6 +39,7 @@ from proxy.ledger.questions import CONTINUATION_PREFIXES
 
 ENV_PREFIX = "EVIDENCE_PROXY_"
 
+_REMOTE_STORES = ("s3", "gs", "az", "db")
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -159,25 +160,45 @@ class StoreSettings(Section):
     data_dir: Annotated[Path, Field(strict=False)] | None = None
     retention_days: Annotated[int, Field(ge=1)] | None = None
     read_timeout_ms: int = Field(default=250, ge=1)
+    records_cache_bytes: int = Field(default=33_554_432, ge=0)
+    contents_cache_bytes: int = Field(default=33_554_432, ge=0)
+    queue_bytes: int = Field(default=67_108_864, ge=65_536)
+    close_grace_ms: int = Field(default=20_000, ge=0)
 
     @field_validator("uri")
     @classmethod
-    def _a_local_place(cls, value: str | None) -> str | None:
+    def _a_place(cls, value: str | None) -> str | None:
+        expected = 'expected "memory://", a local path, or an address like "s3://bucket/path" (gs://, az://, db://)'
         if value is None or value == "memory://":
             return value
         if not value.strip():
-            raise ValueError('expected "memory://" or a local path')
+            raise ValueError(expected)
         scheme, found, _ = value.partition("://")
-        if found:
+        if not found:
+            return value
+        if scheme not in _REMOTE_STORES:
+            raise ValueError(expected)
+        try:
+            parts = urlsplit(value)
+        except ValueError:
+            raise ValueError(expected) from None
+        if not parts.hostname or any(ord(c) <= 32 or ord(c) == 127 for c in value):
+            raise ValueError(f"{expected}, with a name after {scheme}:// and without spaces")
+        if parts.username is not None or parts.password is not None or "?" in value or "#" in value:
             raise ValueError(
-                f'{scheme}:// is not available in this version; expected "memory://", a local path, or no uri at all'
+                f"{expected}, without credentials or options: those come from the environment or the platform"
             )
         return value
 
     @property
+    def address(self) -> str | None:
+        """Where the tables lie if it is no local directory: an address, or `memory://`; None for a local one."""
+        return self.uri if self.uri is not None and "://" in self.uri else None
+
+    @property
     def directory(self) -> Path | None:
-        """The local directory of the tables, or None when nothing is kept on disk."""
-        if self.uri == "memory://":
+        """The local directory of the tables, or None when they lie elsewhere or in memory only."""
+        if self.address is not None:
             return None
         if self.uri is not None:
             return Path(self.uri).expanduser()
@@ -365,7 +386,13 @@ _LATER: dict[tuple[str, ...], tuple[str, ...]] = {
 
 # A credential is easily typed into these by mistake, so what came is not always repeated.
 _UNSHOWN = frozenset(
-    {("upstream", "base_url"), ("upstream", "api_key_env"), ("tags", "key_env"), ("server", "admin_token_env")}
+    {
+        ("upstream", "base_url"),
+        ("upstream", "api_key_env"),
+        ("tags", "key_env"),
+        ("server", "admin_token_env"),
+        ("store", "uri"),
+    }
 )
 
 

@@ -64,17 +64,17 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
             from proxy.gateway.conversation import Conversations
             from proxy.gateway.keeping import Keeping
             from proxy.gateway.returns import Returns
-            from proxy.store import open_contents, open_store
+            from proxy.store import open_store
             from proxy.store.haiku_database import open_databases
 
-            store, contents = open_store(chosen), open_contents(chosen)
+            store = open_store(chosen)
             await store.start()
-            tagging = Returns(KEYS, contents)
+            tagging = Returns(KEYS, store.contents)
             databases = open_databases(chosen)
             for database in databases.values():
                 await database.warm()  # the first one imports LanceDB
-            keeping = Keeping(contents, tagging, databases)
-            conversations = Conversations(chosen, store, KEYS, tagging, keeping)
+            keeping = Keeping(store.contents, tagging, databases)
+            conversations = Conversations(chosen, store.records, KEYS, tagging, keeping)
         running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher)
         started.append((running, store))
         return await running.start()

@@ -53,6 +53,8 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (settings.policy.mode, settings.policy.output_tools) == ("off", ("final_result",))
     assert (settings.store.uri, settings.store.data_dir, settings.store.retention_days) == (None, None, None)
     assert settings.store.read_timeout_ms == 250
+    assert (settings.store.records_cache_bytes, settings.store.contents_cache_bytes) == (32 << 20, 32 << 20)
+    assert (settings.store.queue_bytes, settings.store.close_grace_ms) == (64 << 20, 20_000)
     assert settings.tenant.by == "authorization"
     assert settings.evidence == []
     assert load(environ={}) == settings
@@ -191,10 +193,16 @@ def test_the_data_directory_is_where_the_platform_keeps_data(monkeypatch: pytest
         ("[policy]\ncontinuation_prefixes = [1]", "policy.continuation_prefixes[0] = 1: expected a list of texts"),
         ("[store]\nretention_days = 0", "store.retention_days = 0: expected a whole number of at least 1"),
         (
-            '[store]\nuri = "s3://b"',
-            'store.uri = "s3://b": s3:// is not available in this version; expected "memory://"',
+            '[store]\nuri = "http://b"',
+            'store.uri = "http://b": expected "memory://", a local path, or an address like "s3://bucket/path"',
         ),
-        ('[store]\nuri = ""', 'store.uri = "": expected "memory://" or a local path'),
+        ('[store]\nuri = "s3:///x"', 'store.uri = "s3:///x": expected "memory://"'),
+        ('[store]\nuri = "s3://b c"', "with a name after s3:// and without spaces"),
+        ('[store]\nuri = ""', 'store.uri = "": expected "memory://", a local path'),
+        ("[store]\nqueue_bytes = 1", "store.queue_bytes = 1: expected a whole number of at least 65536"),
+        ("[store]\nrecords_cache_bytes = -1", "store.records_cache_bytes = -1: expected a whole number of at least 0"),
+        ("[store]\ncontents_cache_bytes = -1", "store.contents_cache_bytes = -1: expected a whole number of at least"),
+        ("[store]\nclose_grace_ms = -1", "store.close_grace_ms = -1: expected a whole number of at least 0"),
         ('[tenant]\nby = "ip"', 'tenant.by = "ip": expected "authorization", "none" or "header:NAME"'),
         ('[tenant]\nby = "header:a b"', 'tenant.by = "header:a b": expected "authorization", "none" or "header:NAME"'),
         ("[[evidence]]\ntools = ['a']", 'evidence[0].format is missing: expected "haiku", "auto" or "tagged"'),
@@ -302,13 +310,15 @@ def test_a_wrong_value_names_the_flag_it_came_from(tmp_path: Path) -> None:
         '[upstream]\nbase_url = "https://x/v1?key=hunter2"',
         '[upstream]\napi_key_env = "sk-hunter2"',
         '[upstream]\napi_key_env = "hunter2"',
+        '[store]\nuri = "s3://user:hunter2@bucket/path"',
+        '[store]\nuri = "az://bucket/path?sig=hunter2"',
         '[server]\nadmin_token_env = "hunter2 "',
     ],
 )
 def test_a_credential_typed_by_mistake_is_not_repeated(tmp_path: Path, text: str) -> None:
     message = refused(tmp_path, text)
 
-    assert re.match(r"/proxy\.toml: (upstream|server)\.", message)
+    assert re.match(r"/proxy\.toml: (upstream|server|store)\.", message)
     assert "hunter2" not in message
 
 
@@ -333,6 +343,12 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
         with pytest.raises(SettingsError) as error:
             load(file, environ={})
         assert str(error.value).startswith(f"{file}: {says}")
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket", "s3://bucket/a/b", "gs://bucket/x", "az://container/x", "db://name"])
+def test_a_store_may_lie_where_replicas_share_it(tmp_path: Path, uri: str) -> None:
+    section = loaded(tmp_path, f'[store]\nuri = "{uri}"').store
+    assert (section.address, section.directory) == (uri, None)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
