@@ -10,8 +10,8 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 from proxy.compaction import append, rewrite
@@ -29,7 +29,7 @@ from proxy.gateway.recent import Recent
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
 from proxy.gateway.watched import Conversed, Stays
-from proxy.ledger import boundary, records, settling, transcript
+from proxy.ledger import boundary, records, settling, transcript, trimmed
 from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.boundary import Boundary
 from proxy.ledger.questions import Habits, follows_answer
@@ -52,6 +52,8 @@ _LARGE = 256 * 1024
 _MOST_CANDIDATES = 256
 _MOST_GIVEN = 20_000
 _MOST_RECORDS = 5_000
+#: How many of one conversation's questions are looked at where its history was trimmed, newest first.
+_MOST_OF_ONE = 256
 _MOST_PICTURES = 10_000
 
 _LAYOUTS: dict[str, Callable[[Transcript, Record, Tables, Callable[[str], bool], Aside], Rewrite]] = {
@@ -108,6 +110,16 @@ class _Read:
     recordable: bool = False
     tables: Tables = ()
     cut_short: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the store knows of a request: the records under the keys of its openings, those of the whole conversation
+    where its host names it and none stands at the newest opening, and what kept it from saying more."""
+
+    by_key: Mapping[bytes, list[Record]] = field(default_factory=dict)
+    named: Sequence[Record] = ()
+    trouble: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +183,17 @@ class Conversations:
         if not read.transcript.users:
             tenant = None
         with asked.stays.room("store"):
-            known, trouble = await self._look_up(read, tenant, asked.question_id)
+            known = await self._look_up(read, tenant, asked.question_id)
         conversation = Conversation.of(tenant, asked.conversation_id, read.transcript) if tenant is not None else None
-        decision = await _run(large, lambda: self._decide(asked, read, tenant, known, trouble))
+        if conversation is not None and conversation.named and read.recordable:
+            with asked.stays.room("store"):
+                known = await self._named(read, conversation, asked.question_id, known)
+        decision = await _run(large, lambda: self._decide(asked, read, tenant, known))
         if conversation is not None and decision.boundary.record is not None:
             with asked.stays.room("store"):
                 held = await self._held(conversation, decision.boundary.record)
             if held is not None:
-                decision = await _run(large, lambda: self._decide(asked, read, tenant, known, trouble, held))
+                decision = await _run(large, lambda: self._decide(asked, read, tenant, known, held))
         member = read.transcript.request.api.MEMBER
         refusal = _refusal(decision.outcome, member) if decision.refuse else None
         after = None
@@ -235,13 +250,11 @@ class Conversations:
             and (table := table_of(every, found.tool, found.message.parts)) is not None
         }
 
-    async def _look_up(
-        self, asked: _Read, tenant: bytes | None, question_id: str | None
-    ) -> tuple[dict[bytes, list[Record]], Reason | None]:
+    async def _look_up(self, asked: _Read, tenant: bytes | None, question_id: str | None) -> _Known:
         """The records under the openings of a transcript, as far back as an earlier request of this process reaches."""
         read = asked.transcript
         if tenant is None or read is None or not asked.recordable:
-            return {}, None
+            return _Known()
         wanted: dict[bytes, bytes] = {}
         open_at = {opening.reply for opening in boundary.candidates(read, self._habits, question_id)}
         for index in range(len(read.replies) - 1, -1, -1):
@@ -252,7 +265,7 @@ class Conversations:
             if (given is not None and given.reply < index) or len(wanted) >= _MOST_CANDIDATES:
                 break
         if not wanted:
-            return {}, None
+            return _Known()
         keys = {_keyed(tenant, key): key for key in wanted}
         replies = {_keyed(tenant, key): reply for key, reply in wanted.items()}
         trouble: Reason | None = None
@@ -267,7 +280,30 @@ class Conversations:
             found = [record for payload in payloads if (record := self._decoded(payload)) is not None]
             if found:
                 known[keys[stored]] = found
-        return known, trouble
+        return _Known(known, trouble=trouble)
+
+    async def _named(self, read: _Read, conversation: Conversation, question_id: str | None, known: _Known) -> _Known:
+        """All records of a conversation that its host names, where none stands at the newest opening by what was sent:
+        the history may have been trimmed or rewritten."""
+        shown = read.transcript
+        assert shown is not None
+        newest = next(iter(boundary.candidates(shown, self._habits, question_id)), None)
+        if newest is None or shown.replies[newest.reply].key in known.by_key:
+            return known
+        if boundary.in_question(shown, self._habits, self._given_in(conversation.tenant), question_id):
+            return known
+        try:
+            payloads = await self._store.newest(conversation.digests[0], _MOST_OF_ONE)
+        except StoreSlow:
+            return replace(known, trouble=known.trouble or Reason.STORE_SLOW)
+        except StoreError:
+            return replace(known, trouble=known.trouble or Reason.STORE_ERROR)
+        named = [record for payload in payloads if (record := self._decoded(payload)) is not None]
+        return replace(known, named=named)
+
+    def _given_in(self, tenant: bytes | None) -> Callable[[bytes], Boundary | None]:
+        """What this process gave earlier requests of a tenant, by their transcripts' digests."""
+        return (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
 
     async def _held(self, conversation: Conversation, record: Record) -> Aside | Reason | None:
         """What a rewrite by this record takes from elsewhere than the wire, if anything, or why it cannot be had."""
@@ -292,26 +328,29 @@ class Conversations:
         asked: Asked,
         read: _Read,
         tenant: bytes | None,
-        known: dict[bytes, list[Record]],
-        trouble: Reason | None,
+        known: _Known,
         held: Aside | Reason = NOTHING,
     ) -> _Decision:
         asked_of = read.transcript
         assert asked_of is not None
         if not read.recordable:
             return _Decision(Untouched(read.untouched or Reason.NO_EVIDENCE), Boundary())
-        given: Callable[[bytes], Boundary | None] = (
-            (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
-        )
+        given = self._given_in(tenant)
         with asked.stays.room("ledger"):
             found = boundary.find(
-                asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, read.tables
+                asked_of, self._habits, lambda key: known.by_key.get(key, []), given, asked.question_id, read.tables
             )
+            # A second decision on a request is given what the first one was, and looks no further.
+            if known.named and given(asked_of.shown) is None:
+                stands = trimmed.find(
+                    asked_of, self._habits, known.named, read.tables, asked.question_id, newer_than=found.reply
+                )
+                found = stands or found
         same_question = {
             index
             for index, step in enumerate(asked_of.replies)
             if asked.question_id is not None
-            and any(record.question_id == asked.question_id for record in known.get(step.key, ()))
+            and any(record.question_id == asked.question_id for record in known.by_key.get(step.key, ()))
         }
         earlier = read.evidence & follows_answer(asked_of, self._habits, same_question)
         outcome: Outcome
@@ -320,7 +359,7 @@ class Conversations:
         elif isinstance(held, Reason):
             outcome = Untouched(held)
         else:
-            outcome = self._compact(asked, read, found.record, trouble, bool(earlier), held)
+            outcome = self._compact(asked, read, found.record, known.trouble, bool(earlier), held)
         refuse = False
         if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
             refuse = not self._saw_break_off(asked_of, tenant)
@@ -413,7 +452,8 @@ class Conversations:
             conversation = Conversation.of(tenant, name, one.transcript)
             record, contents = await self._keeping.completed(one, conversation)
             self._keeping.keep(contents)
-            row = StoredRecord(_keyed(tenant, one.transcript.key), tenant, record.reply, records.encode(record))
+            key, payload = _keyed(tenant, one.transcript.key), records.encode(record)
+            row = StoredRecord(key, tenant, record.reply, payload, conversation.digest)
             self._store.add(row)
             rows.append(row)
         if rows:

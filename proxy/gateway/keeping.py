@@ -157,8 +157,8 @@ class Keeping:
 
     def _row(self, conversation: Conversation, name: bytes, payload: bytes) -> StoredRecord:
         digest = conversation.digest
-        assert digest is not None  # a question that settled has returns
-        return StoredRecord(_key(conversation.tenant, digest, name), conversation.tenant, name, payload)
+        assert digest is not None  # what was cited was returned
+        return StoredRecord(_key(conversation.tenant, digest, name), conversation.tenant, name, payload, digest)
 
 
 def _key(tenant: bytes, conversation: bytes, name: bytes) -> bytes:

@@ -137,6 +137,10 @@ class _Rebased:
             for stand in record.stands
             if here[mark := (stand.call, stand.content)] == 1 and there[mark] == 1
         }
+        #: Where its content stands, whoever's it is: one that nobody can tell apart stays, and shows what it shows.
+        self._shown = {
+            stand.ordinal: at[mark] for stand in record.stands if (mark := (stand.call, stand.content)) in at
+        }
         self._pictures = self._picture_places()
 
     def record(self) -> Record:
@@ -170,12 +174,12 @@ class _Rebased:
     def _first(self, first: tuple[int, int]) -> tuple[int, int]:
         """What is off the wire appeared before everything that is on it, in the order in which it did."""
         ordinal, index = first
-        if ordinal in self._now:
-            return self._now[ordinal], index
+        if ordinal in self._shown:
+            return self._shown[ordinal], index
         return ordinal - len(self._old.stands) - 1, index
 
     def _place(self, place: Place) -> Place:
-        return msgspec.structs.replace(place, ret=self._now.get(place.ret, ASIDE))
+        return msgspec.structs.replace(place, ret=self._shown.get(place.ret, ASIDE))
 
     def _picture_places(self) -> dict[tuple[bytes, str | None], PicturePlace]:
         """The pictures of user messages before the boundary, by digest: those that stand there once."""
@@ -190,8 +194,8 @@ class _Rebased:
         now = None
         if place.ordinal >= 0 and place.in_user:
             now = self._pictures.get((place.digest, None))
-        elif place.ordinal in self._now:
-            now = msgspec.structs.replace(place, ordinal=self._now[place.ordinal])
+        elif place.ordinal in self._shown:
+            now = msgspec.structs.replace(place, ordinal=self._shown[place.ordinal])
         if now is None:
             return msgspec.structs.replace(place, ordinal=ASIDE, nth=0)
         return msgspec.structs.replace(now, reference=place.reference)
