@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from proxy import __version__
+from proxy.commands.doctor import doctor
+from proxy.commands.explain import explain
+from proxy.commands.replay import replay
 
 if TYPE_CHECKING:
     from proxy.evidence.tags import Keys
@@ -36,6 +39,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="An OpenAI-compatible reverse proxy that keeps long retrieval conversations small.",
 )
+
+for _command in (explain, replay, doctor):
+    app.command()(_command)
 
 
 def main() -> None:

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from proxy.gateway import seen
 from proxy.gateway.app import Conversing
 from proxy.gateway.watched import Watcher
 from tests.house.keys import KEYS
 from tests.house.provider import Provider
 from tests.house.running import InProcess, NoStore, ProxyProcess, scratch, settings
+
+# In tests even short conversations are remembered from request to request, as long ones always are.
+seen.SHORTEST = 0
 
 #: Start a proxy process with this TOML (the provider's address is filled in for `{upstream}`) and environment.
 StartProcess = Callable[..., Awaitable[ProxyProcess]]

@@ -16,14 +16,15 @@ from proxy.evidence.tables import Tables
 from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.records import ASIDE, Record, Writing
 from proxy.ledger.transcript import Transcript
+from proxy.wire.messages import Picture
 
 
 def rewrite(
-    transcript: Transcript, record: Record, tables: Tables, decodes: Callable[[str], bool], aside: Aside = NOTHING
+    transcript: Transcript, record: Record, tables: Tables, decodes: Callable[[Picture], bool], aside: Aside = NOTHING
 ) -> Rewrite:
     """Replace what a record accounts for. Nothing after its question changes; what cannot be read stays.
 
-    `decodes` says whether a picture (by its URL) can be sent again. What was cited and is no longer on the wire comes
+    `decodes` says whether a picture can be sent again. What was cited and is no longer on the wire comes
     from `aside`.
     """
     reading = capsule.Reading(transcript, tables, aside)

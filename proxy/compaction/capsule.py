@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from proxy.compaction import wording
-from proxy.evidence.chunks import Chunk, Evidence, digest_text, source_with
-from proxy.evidence.pictures import picture_digest
+from proxy.evidence.chunks import Chunk, Evidence
+from proxy.evidence.pictures import digest_of
+from proxy.evidence.sources import source_with
 from proxy.evidence.tables import Tables
-from proxy.ledger.aside import NOTHING, Aside, KeptChunk
+from proxy.ledger import reading
+from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.records import Cited, PicturePlace, Place
-from proxy.ledger.settling import read_return
-from proxy.ledger.transcript import Transcript
-from proxy.wire.messages import Message
+from proxy.ledger.transcript import Return, Transcript
+from proxy.wire.messages import Message, Picture
 
 #: A picture's place with the id of the chunk whose it is.
 OwnPicture = tuple[str, PicturePlace]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """A cited chunk with its content; several ids where one output was cited by each of them."""
 
     ids: tuple[str, ...]
@@ -57,6 +59,8 @@ class Capsule:
 class Reading:
     """The returns of a transcript, each read at most once, and only when something that it holds is written.
 
+    What was cited out of a return is remembered with it: the next request of the conversation does not read it again.
+
     What does not stand there comes from `aside`.
     """
 
@@ -76,47 +80,39 @@ class Reading:
         missing: set[int] = set()
         for chunk in cited:
             for place in chunk.places:
-                entry = self._set_aside(chunk, place) if place.ret < 0 else self._standing(chunk, place)
-                if entry is None:
+                shown = self._aside.chunk(chunk, place) if place.ret < 0 else self._shown(chunk.id, place)
+                if shown is None:
                     missing.add(place.ret)
                 else:
-                    entries.append(entry)
+                    entries.append(_entry(chunk, place, shown))
         return entries, missing
 
-    def _evidence(self, ordinal: int) -> Evidence | None:
-        if ordinal not in self._read:
-            returns = self._transcript.returns
-            opened = read_return(returns[ordinal], self._tables) if ordinal < len(returns) else None
-            self._read[ordinal] = opened.evidence if opened is not None else None
-        return self._read[ordinal]
-
-    def _standing(self, cited: Cited, place: Place) -> Entry | None:
-        evidence = self._evidence(place.ret)
-        if evidence is None:
+    def _shown(self, chunk_id: str, place: Place) -> Chunk | str | None:
+        """The chunk that stands at a place, or all text of its return; None where it does not, or not any more."""
+        returns = self._transcript.returns
+        if place.ret >= len(returns):
             return None
-        if place.chunk < 0:
-            fits = digest_text(evidence.text) == place.digest
-            return _entry(cited, place, KeptChunk.of(evidence, None)) if fits else None
-        chunk = _chunk(evidence, cited.id, place)
-        return _entry(cited, place, KeptChunk.of(evidence, chunk)) if chunk is not None else None
+        found = returns[place.ret]
+        return reading.once(found, self._tables, (chunk_id, place), lambda: self._read_at(found, chunk_id, place))
 
-    def _set_aside(self, cited: Cited, place: Place) -> Entry | None:
-        kept = self._aside.chunk(cited, place)
-        return _entry(cited, place, kept) if kept is not None else None
+    def _read_at(self, found: Return, chunk_id: str, place: Place) -> Chunk | str | None:
+        if place.ret not in self._read:
+            self._read[place.ret] = reading.evidence(found, self._tables)
+        return reading.at(self._read[place.ret], chunk_id, place)
 
 
-def _entry(cited: Cited, place: Place, shown: KeptChunk) -> Entry:
-    whole = place.chunk < 0
+def _entry(cited: Cited, place: Place, shown: Chunk | str) -> Entry:
+    whole = isinstance(shown, str)
     return Entry(
         ids=(cited.id,),
         ret=place.ret,
         group=cited.group,
         table=cited.table,
         first=cited.first,
-        content=shown.content,
-        source=source_with(shown.source, cited.title, cited.uri) if not whole else None,
-        collection=cited.collection if whole else shown.collection,
-        details=shown.details,
+        content=shown if isinstance(shown, str) else shown.content,
+        source=None if isinstance(shown, str) else source_with(shown.source, cited.title, cited.uri),
+        collection=cited.collection if isinstance(shown, str) else shown.collection,
+        details=None if isinstance(shown, str) else shown.details,
         pictures=owned(cited),
         whole=whole,
     )
@@ -125,14 +121,6 @@ def _entry(cited: Cited, place: Place, shown: KeptChunk) -> Entry:
 def owned(cited: Cited) -> tuple[OwnPicture, ...]:
     """The pictures of a chunk, as its own."""
     return tuple((cited.id, place) for place in cited.pictures)
-
-
-def _chunk(evidence: Evidence, chunk_id: str, place: Place) -> Chunk | None:
-    if place.chunk < len(evidence.chunks):
-        chunk = evidence.chunks[place.chunk]
-        if chunk.id == chunk_id and chunk.digest == place.digest:
-            return chunk
-    return next((c for c in evidence.chunks if c.id == chunk_id and c.digest == place.digest), None)
 
 
 def build(entries: list[Entry], tables: Tables, pictures: Pictures, room: Callable[[], int]) -> Capsule | None:
@@ -207,12 +195,12 @@ def count(entries: Iterable[Entry]) -> int:
 
 def in_order(entries: list[Entry], tables: Tables) -> list[Entry]:
     """Entries as they are written: newest group first, one for an output that several ids were cited out of."""
-    return _merged(sorted(entries, key=lambda entry: _order(entry, tables)))
+    by_id = {table.name for table in tables if table.format == "haiku"}
+    return _merged(sorted(entries, key=lambda entry: _order(entry, entry.table in by_id)))
 
 
-def _order(entry: Entry, tables: Tables) -> tuple[int, bool, str, tuple[int, int]]:
+def _order(entry: Entry, by_id: bool) -> tuple[int, bool, str, tuple[int, int]]:
     """Newest group first; in a group by first appearance, or by id where the evidence is haiku.rag's, as its own is."""
-    by_id = any(table.name == entry.table and table.format == "haiku" for table in tables)
     return -entry.group, not by_id, entry.ids[0] if by_id else "", entry.first
 
 
@@ -227,7 +215,7 @@ def _merged(entries: list[Entry]) -> list[Entry]:
             and last.whole
             and (last.group, last.content) == (entry.group, entry.content)
         ):
-            merged[-1] = replace(
+            merged[-1] = msgspec.structs.replace(
                 last,
                 ids=tuple(dict.fromkeys((*last.ids, *entry.ids))),
                 pictures=tuple(dict.fromkeys((*last.pictures, *entry.pictures))),
@@ -237,9 +225,9 @@ def _merged(entries: list[Entry]) -> list[Entry]:
     return merged
 
 
-def picture_at(message: Message, place: PicturePlace) -> str | None:
-    """The URL of the picture that stands at a place of this message; None where it is another one, or none."""
+def picture_at(message: Message, place: PicturePlace) -> Picture | None:
+    """The picture that stands at a place of this message; None where it is another one, or none."""
     pictures = message.pictures()
-    if place.nth >= len(pictures) or picture_digest(pictures[place.nth].url) != place.digest:
+    if place.nth >= len(pictures) or digest_of(pictures[place.nth]) != place.digest:
         return None
-    return pictures[place.nth].url
+    return pictures[place.nth]

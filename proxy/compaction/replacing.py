@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from proxy.compaction import capsule, places, wording
 from proxy.compaction.capsule import Capsule, PictureAgain
 from proxy.evidence.tables import Tables
+from proxy.ledger import reading
 from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.records import PicturePlace, Record
 from proxy.ledger.transcript import Return, Transcript
@@ -35,7 +37,7 @@ class Rewrite:
 class Replaced:
     """The returns that go, and the messages of nothing but their pictures, which go with them.
 
-    `decodes` says whether a picture (by its URL) can be sent again; `aside` has those that are not on the wire.
+    `decodes` says whether a picture can be sent again; `aside` has those that are not on the wire.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Replaced:
         record: Record,
         ordinals: Iterable[int],
         tables: Tables,
-        decodes: Callable[[str], bool],
+        decodes: Callable[[Picture], bool],
         aside: Aside = NOTHING,
     ) -> None:
         known = sorted({ordinal for ordinal in ordinals if ordinal < len(transcript.returns)})
@@ -62,25 +64,22 @@ class Replaced:
         """Whether a picture can be sent again: it stood there and goes, or is had from elsewhere."""
         if place.ordinal < 0:
             url = self._aside.picture(place)
-            return url is not None and self._decodes(url)
+            return url is not None and self._decodes(Picture(url))
         if place.in_user:
             user, going = self._transcript.users[place.ordinal], self._users.get(place.ordinal, set())
             message = user if places.picture_goes(user, place.nth, going) else None
         else:
             message = self._transcript.returns[place.ordinal].message if place.ordinal in self.ordinals else None
-        url = capsule.picture_at(message, place) if message is not None else None
-        return url is not None and self._decodes(url)
+        picture = capsule.picture_at(message, place) if message is not None else None
+        return picture is not None and self._decodes(picture)
 
     def pictures_removed(self, of: Container[int] | None = None) -> int:
         """How many pictures go with the returns, or with these of them (by ordinal)."""
         returns = [found for found in self.returns if of is None or found.ordinal in of]
-        inside = sum(places.pictures_that_go(found, places.table_of_return(found, self._tables)) for found in returns)
+        inside = sum(places.pictures_that_go(found, reading.table(found, self._tables)) for found in returns)
         messages = {a.user for a in self._attached if of is None or all(ordinal in of for ordinal in a.returns)}
-        return inside + sum(
-            isinstance(part, Picture) and index in self._users[user]
-            for user in messages
-            for index, part in enumerate(self._transcript.users[user].parts)
-        )
+        parts = [(user, self._transcript.users[user].parts) for user in messages]
+        return inside + sum(isinstance(own[index], Picture) for user, own in parts for index in self._users[user])
 
     def splices(self, carried: Mapping[int, Sequence[Capsule]]) -> list[Splice]:
         """A receipt in place of each return, or what it carries (by its ordinal); picture messages go."""
@@ -94,7 +93,8 @@ class Replaced:
             if held:
                 splices += self._carry(found, held)
             else:
-                splices.append(self._put(found, wording.RECEIPT, []))
+                put = partial(self._put, found, wording.RECEIPT, ())
+                splices.append(reading.once(found, self._tables, "receipt", put))
         return splices
 
     def _carry(self, carrier: Return, held: Sequence[Capsule]) -> list[Splice]:
@@ -124,7 +124,7 @@ class Replaced:
         return splices
 
     def _put(self, found: Return, text: str, added: Sequence[LabelledPicture | str]) -> Splice:
-        table = places.table_of_return(found, self._tables)
+        table = reading.table(found, self._tables)
         return places.replace(self._transcript, found, table, text, added)
 
     def _labelled(self, again: PictureAgain) -> LabelledPicture:

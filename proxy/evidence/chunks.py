@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 
 from proxy.wire.messages import Part, Text
@@ -72,41 +71,6 @@ class Evidence:
     def shows_ids(self) -> bool:
         """Whether the model could cite anything of it."""
         return bool(self.chunks) or self.whole
-
-
-def source_line(title: str | None, uri: str | None, headings: str | None, pages: str | None) -> str | None:
-    """A source in one line: `"Title" > Heading (uri), p. 3`, of what there is."""
-    named = f'"{title}"' if title else ""
-    if headings:
-        named = f"{named} > {headings}" if named else headings
-    if uri and uri != title:
-        named = f"{named} ({uri})" if named else uri
-    if pages:
-        named = f"{named}, p. {pages}" if named else f"p. {pages}"
-    return named or None
-
-
-_TITLE = re.compile(r'"([^"]+)"')
-_URI = re.compile(r"(?:^|[ (])((?:[a-z][a-z0-9+.-]*://|/)[^\s()]+)")
-
-
-def named_in(chunk: Chunk) -> tuple[str | None, str | None]:
-    """The title and the URI that a chunk's source names, as far as they can be told."""
-    titles = [name for name in chunk.names if _URI.match(name) is None]
-    uris = [name for name in chunk.names if _URI.match(name) is not None]
-    line = chunk.source or ""
-    title, uri = _TITLE.match(line), _URI.search(line)
-    return (titles[0] if titles else title[1] if title else None), (uris[0] if uris else uri[1] if uri else None)
-
-
-def source_with(seen: str | None, title: str | None, uri: str | None) -> str | None:
-    """A source line as the model saw it, and behind it what is known of the document and does not stand there."""
-    line = seen or ""
-    if title and title not in line:
-        line = f'"{title}" > {line}' if line else f'"{title}"'
-    if uri and uri != title and uri not in line:
-        line = f"{line} ({uri})" if line else uri
-    return line or None
 
 
 def _inside_word(character: str) -> bool:

@@ -18,26 +18,26 @@ from proxy.compaction import append, rewrite
 from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouched
 from proxy.compaction.replacing import Rewrite
 from proxy.evidence import tagged
-from proxy.evidence.pictures import decodes, picture_digest
-from proxy.evidence.returns import is_retry_prompt
-from proxy.evidence.tables import Table, Tables, table_of
+from proxy.evidence.pictures import decodes, digest_of
+from proxy.evidence.tables import Table, Tables
 from proxy.evidence.tagged import Failure, Proof
 from proxy.evidence.tags import Keys
 from proxy.gateway.histories import Histories, extended
 from proxy.gateway.keeping import Conversation, Keeping, Registered, Settled
 from proxy.gateway.recent import Recent
+from proxy.gateway.seen import Done, Seen, SeenRequests
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
 from proxy.gateway.watched import Conversed, Stays
-from proxy.ledger import boundary, records, settling, transcript, trimmed
+from proxy.ledger import boundary, reading, records, settling, transcript, trimmed
 from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.boundary import Boundary
-from proxy.ledger.questions import Habits, follows_answer
+from proxy.ledger.questions import Habits, follows_answer, opening_after, question_ends
 from proxy.ledger.records import Record
-from proxy.ledger.transcript import Transcript
+from proxy.ledger.transcript import ReplyStep, Transcript
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
-from proxy.wire.messages import Api, NotJson, Reply, ReplyReader, Request, splice
+from proxy.wire.messages import Api, NotJson, Picture, Reply, ReplyReader, Request, splice
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 
 #: From this size on a body is read in a thread, so that open streams never wait for it.
 _LARGE = 256 * 1024
-#: How many openings are looked up, newest first: the newest one nearly always fits.
+#: How many openings are looked up, newest first.
 _MOST_CANDIDATES = 256
 _MOST_GIVEN = 20_000
 _MOST_RECORDS = 5_000
@@ -56,7 +56,7 @@ _MOST_RECORDS = 5_000
 _MOST_OF_ONE = 256
 _MOST_PICTURES = 10_000
 
-_LAYOUTS: dict[str, Callable[[Transcript, Record, Tables, Callable[[str], bool], Aside], Rewrite]] = {
+_LAYOUTS: dict[str, Callable[[Transcript, Record, Tables, Callable[[Picture], bool], Aside], Rewrite]] = {
     "single": rewrite.rewrite,
     "append": append.rewrite,
 }
@@ -99,7 +99,8 @@ class _Read:
     `evidence` are the ordinals of its evidence returns that can be cited, `tables_of_returns` the tables of all its
     evidence returns, by ordinal. `whole` says whether the transcript has
     everything that the model sees, and `recordable` whether its question can be written down. `tables` are those that
-    it was read by, `cut_short` the tags of returns that do not fit.
+    it was read by, `cut_short` the tags of returns that do not fit. `seen` is what the next request of the conversation
+    may continue, if any may, and `continues` what this one does.
     """
 
     transcript: Transcript | None
@@ -110,16 +111,8 @@ class _Read:
     recordable: bool = False
     tables: Tables = ()
     cut_short: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What the store knows of a request: the records under the keys of its openings, those of the whole conversation
-    where its host names it and none stands at the newest opening, and what kept it from saying more."""
-
-    by_key: Mapping[bytes, list[Record]] = field(default_factory=dict)
-    named: Sequence[Record] = ()
-    trouble: Reason | None = None
+    seen: Seen | None = None
+    continues: Seen | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +120,20 @@ class _Decision:
     outcome: Outcome
     boundary: Boundary
     refuse: bool = False
+    done: Done | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """The records under the openings of a transcript, from the newest one down to that after the reply `down_to`.
+
+    `named` are those of the whole conversation, where its host names it and none stands at the newest opening.
+    """
+
+    known: dict[bytes, list[Record]]
+    trouble: Reason | None = None
+    down_to: int = -1
+    named: Sequence[Record] = ()
 
 
 class Conversations:
@@ -160,6 +167,7 @@ class Conversations:
         self._records: Recent[bytes, Record] = Recent(_MOST_RECORDS)
         self._decodes: Recent[bytes, bool] = Recent(_MOST_PICTURES)
         self._histories = Histories()
+        self._seen = SeenRequests()
 
     def counts(self) -> dict[str, int]:
         """How many tags did not fit since the start, by reason: what looked like our evidence and is plain text."""
@@ -169,10 +177,10 @@ class Conversations:
         """Decide what goes upstream for a request, and follow its reply."""
         if self._mode == "off" or asked.compaction_off:
             return Exchange(asked, Untouched(Reason.OFF))
-        # Pictures may have to be decoded, which takes as long as their pixels are many.
-        large = len(asked.body) >= _LARGE or b"data:image" in asked.body
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
-        read = await _run(large, lambda: self._read(asked, tenant, self._tables))
+        continues, known_bytes = self._seen.before(tenant, asked.api, asked.body) if tenant is not None else (None, 0)
+        large = _takes_long(asked.body, known_bytes)
+        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes))
         if read.cut_short and tenant is not None and self._registered is not None:
             known_whole = await self._registered.registered(tenant, read.cut_short)
             if known_whole:
@@ -182,32 +190,84 @@ class Conversations:
             return Exchange(asked, Untouched(read.untouched or Reason.NOT_JSON))
         if not read.transcript.users:
             tenant = None
-        with asked.stays.room("store"):
-            known = await self._look_up(read, tenant, asked.question_id)
-        conversation = Conversation.of(tenant, asked.conversation_id, read.transcript) if tenant is not None else None
-        if conversation is not None and conversation.named and read.recordable:
-            with asked.stays.room("store"):
-                known = await self._named(read, conversation, asked.question_id, known)
-        decision = await _run(large, lambda: self._decide(asked, read, tenant, known))
-        if conversation is not None and decision.boundary.record is not None:
-            with asked.stays.room("store"):
-                held = await self._held(conversation, decision.boundary.record)
-            if held is not None:
-                decision = await _run(large, lambda: self._decide(asked, read, tenant, known, held))
+        decision = await self._decided(asked, read, tenant, large)
+        if tenant is not None and read.seen is not None:
+            self._seen.keep(tenant, asked.api, replace(read.seen, done=decision.done), continues)
         member = read.transcript.request.api.MEMBER
         refusal = _refusal(decision.outcome, member) if decision.refuse else None
         after = None
-        if tenant is not None and conversation is not None:
+        if tenant is not None:
             self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
-            after = _Afterwards(self, read, decision.boundary, conversation, asked, large)
+            after = _Afterwards(self, read, decision.boundary, tenant, asked, large)
         return Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
+
+    async def _decided(self, asked: Asked, read: _Read, tenant: bytes | None, large: bool) -> _Decision:
+        """The decision on a request: by the record of the newest opening where that fits, as it nearly always does."""
+        # Pictures may have to be decoded, which takes as long as their pixels are many.
+        large = large or read.seen is None or read.seen.pictures
+        conversation = _conversation(tenant, asked.conversation_id, read)
+        with asked.stays.room("store"):
+            looked = await self._look_up(read, tenant, asked.question_id, 1 if asked.question_id is None else None)
+            if conversation is not None and conversation.named:
+                looked = await self._named(read, conversation, asked.question_id, looked)
+        decision = await _run(large, lambda: self._decide(asked, read, tenant, looked))
+        if decision is None:
+            with asked.stays.room("store"):
+                further = await self._look_up(read, tenant, asked.question_id)
+            decision = await _run(large, lambda: self._decide(asked, read, tenant, further))
+        assert decision is not None  # further than all nobody looks
+        record = decision.boundary.record
+        if conversation is not None and record is not None and not self._is_known(read, record):
+            with asked.stays.room("store"):
+                held = await self._held(conversation, record)
+            if held:
+                # The boundary is given by now, so that looking again is only writing again.
+                decision = await _run(large, lambda: self._decide(asked, read, tenant, _Looked({}), held)) or decision
+        return decision
+
+    async def _named(
+        self, read: _Read, conversation: Conversation, question_id: str | None, looked: _Looked
+    ) -> _Looked:
+        """All records of a conversation that its host names, where none stands at the newest opening by what was sent:
+        the history may have been trimmed or rewritten."""
+        shown = read.transcript
+        assert shown is not None
+        newest = boundary.newest(shown, self._habits, question_id)
+        if newest is None or shown.replies[newest.reply].key in looked.known:
+            return looked
+        if boundary.in_question(shown, newest, self._given_in(conversation.tenant)):
+            return looked
+        try:
+            payloads = await self._store.newest(conversation.digests[0], _MOST_OF_ONE)
+        except StoreSlow:
+            return replace(looked, trouble=looked.trouble or Reason.STORE_SLOW)
+        except StoreError:
+            return replace(looked, trouble=looked.trouble or Reason.STORE_ERROR)
+        named = [record for payload in payloads if (record := self._decoded(payload)) is not None]
+        return replace(looked, named=named)
+
+    async def _held(self, conversation: Conversation, record: Record) -> Aside | Reason:
+        """What a rewrite by this record takes from elsewhere than the wire, or why it cannot be had."""
+        try:
+            return await self._keeping.aside(conversation, record)
+        except StoreSlow:
+            return Reason.STORE_SLOW
+        except StoreError:
+            return Reason.STORE_ERROR
+
+    def _given_in(self, tenant: bytes | None) -> Callable[[bytes], Boundary | None]:
+        """What this process gave earlier requests of a tenant, by their transcripts' digests."""
+        return (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
 
     # Reading: pure, and long for large bodies.
 
-    def _read(self, asked: Asked, tenant: bytes | None, every: Tables) -> _Read:
+    def _read(
+        self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None, known_bytes: int = 0
+    ) -> _Read:
         try:
+            earlier = continues.transcript if continues is not None else None
             with asked.stays.room("wire"):
-                request = _APIS[asked.api].cut(asked.body)
+                request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None)
         except NotJson:
             return _Read(None, Reason.NOT_JSON)
         untouched: Reason | None = None
@@ -215,15 +275,23 @@ class Conversations:
         if request.history is not None:
             untouched = Reason.SERVER_SIDE_HISTORY
             request, whole = self._histories.before(tenant, request)
+            earlier = None
         elif request.in_background:
             return _Read(None, Reason.BACKGROUND)
         with asked.stays.room("ledger"):
-            read = transcript.read(request)
+            read = transcript.read(request, earlier)
         with asked.stays.room("evidence"):
-            tables = self._evidence(read, every)
+            tables = self._evidence(read, every, continues if earlier is not None else None)
         citable = frozenset(ordinal for ordinal, table in tables.items() if table.cite is not None)
         if not citable:
             untouched = untouched or (Reason.NO_CITATIONS if tables else Reason.NO_EVIDENCE)
+        cut_short: tuple[tuple[int, str], ...] = ()
+        seen = None
+        if every is self._tables:
+            cut_short = self._cut_short(read, continues if earlier is not None else None)
+            if request.history is None:
+                pictures = (continues is not None and continues.pictures) or _has_pictures(asked.body, known_bytes)
+                seen = Seen(read, tables, cut_short, pictures)
         return _Read(
             read,
             untouched,
@@ -232,87 +300,80 @@ class Conversations:
             whole=whole,
             recordable=whole and bool(citable),
             tables=every,
-            cut_short=self._cut_short(read) if every is self._tables else (),
+            cut_short=tuple(tag for _, tag in cut_short),
+            seen=seen,
+            continues=continues if earlier is not None else None,
         )
 
-    def _cut_short(self, read: Transcript) -> tuple[str, ...]:
-        """The tags of what begins like a tagged return and does not fit, where whole ones may be known."""
+    def _cut_short(self, read: Transcript, continues: Seen | None) -> tuple[tuple[int, str], ...]:
+        """The tags of what begins like a tagged return and does not fit, each with the return's ordinal, where whole
+        ones may be known."""
         if self._registered is None:
             return ()
-        return tuple(name for found in read.returns for name in tagged.broken_tags(self._proof, found.message.parts))
+        known, start = (continues.cut_short, read.shared) if continues is not None else ((), 0)
+        return (
+            *(one for one in known if one[0] < start),
+            *(
+                (o.ordinal, tag)
+                for o in read.returns[start:]
+                for tag in tagged.broken_tags(self._proof, o.message.parts)
+            ),
+        )
 
-    def _evidence(self, read: Transcript, every: Tables) -> dict[int, Table]:
+    def _evidence(self, read: Transcript, every: Tables, continues: Seen | None = None) -> dict[int, Table]:
         """The evidence returns of a transcript, by ordinal, with their tables."""
-        return {
+        start = read.shared if continues is not None else 0
+        known = continues.evidence if continues is not None else {}
+        fresh = {
             found.ordinal: table
-            for found in read.returns
-            if not is_retry_prompt(found.message.parts)
-            and (table := table_of(every, found.tool, found.message.parts)) is not None
+            for found in read.returns[start:]
+            if (table := reading.evidence_table(found, every)) is not None
         }
+        return {**{ordinal: table for ordinal, table in known.items() if ordinal < start}, **fresh}
 
-    async def _look_up(self, asked: _Read, tenant: bytes | None, question_id: str | None) -> _Known:
-        """The records under the openings of a transcript, as far back as an earlier request of this process reaches."""
+    async def _look_up(
+        self, asked: _Read, tenant: bytes | None, question_id: str | None, most: int | None = None
+    ) -> _Looked:
+        """The records under the newest openings of a transcript, as far back as an earlier request of this process
+        reaches."""
         read = asked.transcript
         if tenant is None or read is None or not asked.recordable:
-            return _Known()
-        wanted: dict[bytes, bytes] = {}
-        open_at = {opening.reply for opening in boundary.candidates(read, self._habits, question_id)}
-        for index in range(len(read.replies) - 1, -1, -1):
-            step = read.replies[index]
-            if index in open_at:
-                wanted[step.key] = step.digest
-            given = self._given.get(_keyed(tenant, step.shown))
-            if (given is not None and given.reply < index) or len(wanted) >= _MOST_CANDIDATES:
-                break
+            return _Looked({})
+        wanted, down_to = self._openings(read, tenant, question_id, most or _MOST_CANDIDATES)
         if not wanted:
-            return _Known()
-        keys = {_keyed(tenant, key): key for key in wanted}
-        replies = {_keyed(tenant, key): reply for key, reply in wanted.items()}
+            return _Looked({})
         trouble: Reason | None = None
         try:
-            rows = await self._store.find(list(keys), replies=replies)
-        except StoreSlow:
-            rows, trouble = self._store.cached(list(keys), replies=replies), Reason.STORE_SLOW
-        except StoreError:
-            rows, trouble = self._store.cached(list(keys), replies=replies), Reason.STORE_ERROR
+            rows = await self._store.find(list(wanted), replies={key: step.digest for key, step in wanted.items()})
+        except (StoreSlow, StoreError) as fault:
+            # What is at hand may still do, and nobody waits a second time.
+            wanted, down_to = self._openings(read, tenant, question_id, _MOST_CANDIDATES)
+            trouble = Reason.STORE_SLOW if isinstance(fault, StoreSlow) else Reason.STORE_ERROR
+            rows = self._store.cached(list(wanted), replies={key: step.digest for key, step in wanted.items()})
         known: dict[bytes, list[Record]] = {}
         for stored, payloads in rows.items():
             found = [record for payload in payloads if (record := self._decoded(payload)) is not None]
             if found:
-                known[keys[stored]] = found
-        return _Known(known, trouble=trouble)
+                known[wanted[stored].key] = found
+        return _Looked(known, trouble, down_to)
 
-    async def _named(self, read: _Read, conversation: Conversation, question_id: str | None, known: _Known) -> _Known:
-        """All records of a conversation that its host names, where none stands at the newest opening by what was sent:
-        the history may have been trimmed or rewritten."""
-        shown = read.transcript
-        assert shown is not None
-        newest = next(iter(boundary.candidates(shown, self._habits, question_id)), None)
-        if newest is None or shown.replies[newest.reply].key in known.by_key:
-            return known
-        if boundary.in_question(shown, self._habits, self._given_in(conversation.tenant), question_id):
-            return known
-        try:
-            payloads = await self._store.newest(conversation.digests[0], _MOST_OF_ONE)
-        except StoreSlow:
-            return replace(known, trouble=known.trouble or Reason.STORE_SLOW)
-        except StoreError:
-            return replace(known, trouble=known.trouble or Reason.STORE_ERROR)
-        named = [record for payload in payloads if (record := self._decoded(payload)) is not None]
-        return replace(known, named=named)
-
-    def _given_in(self, tenant: bytes | None) -> Callable[[bytes], Boundary | None]:
-        """What this process gave earlier requests of a tenant, by their transcripts' digests."""
-        return (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
-
-    async def _held(self, conversation: Conversation, record: Record) -> Aside | Reason | None:
-        """What a rewrite by this record takes from elsewhere than the wire, if anything, or why it cannot be had."""
-        try:
-            return await self._keeping.aside(conversation, record) or None
-        except StoreSlow:
-            return Reason.STORE_SLOW
-        except StoreError:
-            return Reason.STORE_ERROR
+    def _openings(
+        self, read: Transcript, tenant: bytes, question_id: str | None, most: int
+    ) -> tuple[dict[bytes, ReplyStep], int]:
+        """What to look up, newest first: under which keys, and which replies' records. And the reply down to which that
+        is everything."""
+        wanted: dict[bytes, ReplyStep] = {}
+        for index in range(len(read.replies) - 1, -1, -1):
+            step = read.replies[index]
+            opening = opening_after(read, index, self._habits)
+            if opening is not None and boundary.may_hold(opening, question_id):
+                wanted[_keyed(tenant, step.key)] = step
+            given = self._given.get(_keyed(tenant, step.shown))
+            if given is not None and given.reply < index:
+                break
+            if len(wanted) >= most:
+                return wanted, index if most < _MOST_CANDIDATES else -1
+        return wanted, -1
 
     def _decoded(self, payload: bytes) -> Record | None:
         """A record, shared by all requests of its question."""
@@ -324,61 +385,76 @@ class Conversations:
         return record
 
     def _decide(
-        self,
-        asked: Asked,
-        read: _Read,
-        tenant: bytes | None,
-        known: _Known,
-        held: Aside | Reason = NOTHING,
-    ) -> _Decision:
+        self, asked: Asked, read: _Read, tenant: bytes | None, looked: _Looked, held: Aside | Reason = NOTHING
+    ) -> _Decision | None:
+        """What becomes of a request; None where that takes the records of older openings."""
         asked_of = read.transcript
         assert asked_of is not None
         if not read.recordable:
             return _Decision(Untouched(read.untouched or Reason.NO_EVIDENCE), Boundary())
         given = self._given_in(tenant)
+        known = looked.known
         with asked.stays.room("ledger"):
             found = boundary.find(
-                asked_of, self._habits, lambda key: known.by_key.get(key, []), given, asked.question_id, read.tables
+                asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, read.tables
             )
-            # A second decision on a request is given what the first one was, and looks no further.
-            if known.named and given(asked_of.shown) is None:
-                stands = trimmed.find(
-                    asked_of, self._habits, known.named, read.tables, asked.question_id, newer_than=found.reply
+            if looked.named and given(asked_of.shown) is None:
+                found = (
+                    trimmed.find(
+                        asked_of, self._habits, looked.named, read.tables, asked.question_id, newer_than=found.reply
+                    )
+                    or found
                 )
-                found = stands or found
+        if found.reply < looked.down_to:
+            return None
         same_question = {
             index
-            for index, step in enumerate(asked_of.replies)
-            if asked.question_id is not None
-            and any(record.question_id == asked.question_id for record in known.by_key.get(step.key, ()))
+            for index, step in enumerate(asked_of.replies if asked.question_id is not None else ())
+            if any(record.question_id == asked.question_id for record in known.get(step.key, ()))
         }
-        earlier = read.evidence & follows_answer(asked_of, self._habits, same_question)
+        answered = follows_answer(asked_of, self._habits, same_question)
+        earlier = any(ordinal in answered for ordinal in read.evidence)
         outcome: Outcome
+        done: Done | None = None
         if read.untouched is not None:
             outcome = Untouched(read.untouched)
         elif isinstance(held, Reason):
             outcome = Untouched(held)
+        elif found.record is None:
+            outcome = Untouched((looked.trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
         else:
-            outcome = self._compact(asked, read, found.record, known.trouble, bool(earlier), held)
+            with asked.stays.room("compaction"):
+                done = self._rewritten(read, found, found.record, held)
+            outcome = self._compact(asked, found.record, done.rewrite)
         refuse = False
         if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
             refuse = not self._saw_break_off(asked_of, tenant)
         if tenant is not None:
             self._given.put(_keyed(tenant, asked_of.shown), found)
-        return _Decision(outcome, found, refuse)
+        return _Decision(outcome, found, refuse, done)
 
-    def _compact(
-        self, asked: Asked, read: _Read, record: Record | None, trouble: Reason | None, earlier: bool, held: Aside
-    ) -> Outcome:
+    def _is_known(self, read: _Read, record: Record) -> bool:
+        """Whether the rewrite of the request before this one does for it as well: both are of one question."""
         assert read.transcript is not None
-        if record is None:
-            return Untouched((trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
-        with asked.stays.room("compaction"):
-            done = self._rewrite(read.transcript, record, read.tables, self._can_send_again, held)
+        known = read.continues.done if read.continues is not None else None
+        return known is not None and known.record is record and known.messages <= read.transcript.request.known
+
+    def _rewritten(self, read: _Read, found: Boundary, record: Record, held: Aside) -> Done:
+        """The rewrite of a request: that of the request before it, where both are of one question."""
+        assert read.transcript is not None
+        if self._is_known(read, record):
+            assert read.continues is not None and read.continues.done is not None
+            return read.continues.done
+        # The message that opens the question is the last one that the rewrite can depend on.
+        users = read.transcript.replies[found.reply].users
+        messages = users[0][1].index + 1 if users else len(read.transcript.request.messages)
+        return Done(record, messages, self._rewrite(read.transcript, record, read.tables, self._can_send_again, held))
+
+    def _compact(self, asked: Asked, record: Record, done: Rewrite) -> Outcome:
         if not done.splices:
             if done.missing:
-                return Untouched(Reason.MISSING_CONTENT)
-            return Untouched(Reason.NO_CITATIONS if done.kept else Reason.NOTHING_EARLIER)
+                return Untouched(Reason.MISSING_CONTENT, done=done)
+            return Untouched(Reason.NO_CITATIONS if done.kept else Reason.NOTHING_EARLIER, done=done)
         body = splice(asked.body, done.splices)
         figures = Figures(
             question=record.ordinal + 1,
@@ -389,21 +465,21 @@ class Conversations:
             after=len(body),
         )
         if self._mode == "observe":
-            return Untouched(Reason.OBSERVE, figures, body)
-        return Compacted(body, figures)
+            return Untouched(Reason.OBSERVE, figures, body, done)
+        return Compacted(body, figures, done)
 
     def _saw_break_off(self, read: Transcript, tenant: bytes | None) -> bool:
         """Whether this process answered the request whose reply ended the newest question, and it settled nothing."""
-        ended = next(iter(boundary.candidates(read, self._habits, None)), None)
+        ended = next(question_ends(read, self._habits), None)
         if ended is None or tenant is None:
             return False
-        return self._unsettled.get(_keyed(tenant, read.replies[ended.reply].shown)) is not None
+        return self._unsettled.get(_keyed(tenant, read.replies[ended].shown)) is not None
 
-    def _can_send_again(self, url: str) -> bool:
-        key = picture_digest(url)
+    def _can_send_again(self, picture: Picture) -> bool:
+        key = digest_of(picture)
         known = self._decodes.get(key)
         if known is None:
-            known = decodes(url)
+            known = decodes(picture.url)
             self._decodes.put(key, known)
         return known
 
@@ -473,7 +549,7 @@ class _Afterwards:
         conversations: Conversations,
         read: _Read,
         found: Boundary,
-        conversation: Conversation,
+        tenant: bytes,
         asked: Asked,
         large: bool,
     ) -> None:
@@ -484,7 +560,7 @@ class _Afterwards:
         self._recordable = read.recordable
         self._boundary = found
         self._tables = read.tables
-        self._tenant = conversation.tenant
+        self._tenant = tenant
         self._asked = asked
         self._large = large
 
@@ -620,6 +696,22 @@ class _Failures:
 def tenant_digest(credential: str) -> bytes:
     """32 bytes that stand for a tenant in this process; the store keys them with a secret of its own."""
     return hashlib.sha256(b"tenant:" + credential.encode("utf-8", "surrogatepass")).digest()
+
+
+def _takes_long(body: bytes, known_bytes: int) -> bool:
+    """Whether reading what is new of a body would hold up the streams beside it."""
+    return len(body) - known_bytes >= _LARGE or _has_pictures(body, known_bytes)
+
+
+def _has_pictures(body: bytes, known_bytes: int) -> bool:
+    return body.find(b"data:image", known_bytes) >= 0
+
+
+def _conversation(tenant: bytes | None, name: str | None, read: _Read) -> Conversation | None:
+    """Whose conversation a request belongs to, where anything can be written down of it."""
+    if tenant is None or read.transcript is None or not read.recordable:
+        return None
+    return Conversation.of(tenant, name, read.transcript)
 
 
 def _keyed(tenant: bytes, digest: bytes) -> bytes:

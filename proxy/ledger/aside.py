@@ -12,32 +12,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from proxy.evidence.chunks import Chunk, Evidence, digest_text
+from proxy.evidence.chunks import Chunk, digest_text
 from proxy.evidence.pictures import data_url, media_type, picture_bytes, picture_digest
 from proxy.ledger.records import Cited, PicturePlace, Place, Record
 
 NAME_BYTES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class KeptChunk:
-    """A cited chunk as the model was shown it, or all of a return that is retained whole."""
-
-    content: str
-    source: str | None = None
-    collection: str | None = None
-    details: str | None = None
-
-    @classmethod
-    def of(cls, evidence: Evidence, chunk: Chunk | None) -> KeptChunk:
-        """A chunk of a return; without one, all of the return's text."""
-        if chunk is None:
-            return cls(evidence.text)
-        return cls(chunk.content, chunk.source, chunk.collection, chunk.details)
-
-    @property
-    def digest(self) -> bytes:
-        return digest_text(self.content, self.details or "")
 
 
 class _Chunk(msgspec.Struct, array_like=True, tag="chunk"):
@@ -54,9 +33,9 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[_Chunk | _Picture] = msgspec.msgpack.Decoder(_Chunk | _Picture)
 
 
-def encode_chunk(kept: KeptChunk) -> bytes:
-    """A chunk as the store keeps it: equal chunks have equal bytes."""
-    texts = (kept.content, kept.source, kept.collection, kept.details)
+def encode_chunk(shown: Chunk | str) -> bytes:
+    """A cited chunk, or all text of a return that is retained whole, as the store keeps it."""
+    texts = (shown,) if isinstance(shown, str) else (shown.content, shown.source, shown.collection, shown.details)
     return _encoder.encode(_Chunk(tuple(t.encode("utf-8", "surrogatepass") if t is not None else None for t in texts)))
 
 
@@ -118,15 +97,18 @@ class Aside:
     def __bool__(self) -> bool:
         return bool(self.contents)
 
-    def chunk(self, cited: Cited, place: Place) -> KeptChunk | None:
-        """The content of a place that is nowhere on the wire."""
+    def chunk(self, cited: Cited, place: Place) -> Chunk | str | None:
+        """What was cited at a place that is nowhere on the wire: a chunk, or a whole return's text."""
         found = self._read(chunk_name(cited.table, cited.collection, cited.id, place.digest))
-        if not isinstance(found, _Chunk) or len(found.texts) != 4 or found.texts[0] is None:
+        if not isinstance(found, _Chunk):
             return None
-        content, *rest = (t.decode("utf-8", "surrogatepass") if t is not None else None for t in found.texts)
-        kept = KeptChunk(content or "", *rest)
-        expected = digest_text(kept.content) if place.chunk < 0 else kept.digest
-        return kept if expected == place.digest else None
+        texts = [text.decode("utf-8", "surrogatepass") if text is not None else None for text in found.texts]
+        if len(texts) == 1 and place.chunk < 0:
+            return texts[0] if digest_text(texts[0] or "") == place.digest else None
+        if len(texts) != 4 or place.chunk < 0:
+            return None
+        chunk = Chunk(cited.id, texts[0] or "", texts[1], texts[2], texts[3])
+        return chunk if chunk.digest == place.digest else None
 
     def picture(self, place: PicturePlace) -> str | None:
         """The URL of a picture that is nowhere on the wire."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from proxy.evidence.tables import Tables
 from proxy.ledger import records
-from proxy.ledger.questions import Habits, Opening, openings, question_ends
+from proxy.ledger.questions import Habits, Opening, opening_after, openings
 from proxy.ledger.records import Record
 from proxy.ledger.settling import cited_without_record
 from proxy.ledger.transcript import Transcript
@@ -30,9 +30,10 @@ Given = Callable[[bytes], Boundary | None]
 Known = Callable[[bytes], Sequence[Record]]
 
 
-def candidates(transcript: Transcript, habits: Habits, question_id: str | None) -> list[Opening]:
-    """The openings that a record could stand behind, newest first."""
-    return [found for found in openings(transcript, habits) if question_id is not None or not found.continues]
+def may_hold(opening: Opening, question_id: str | None) -> bool:
+    """Whether a record could stand behind this opening: one that continues its question opens another only where the
+    host says so."""
+    return question_id is not None or not opening.continues
 
 
 def find(
@@ -54,16 +55,19 @@ def find(
         same = given(shown)
         if same is not None:
             return same
-    open_at = {opening.reply: opening for opening in candidates(transcript, habits, question_id)}
+    answered = False  # by a later opening, which no record fits
     for index in range(len(transcript.replies) - 1, -1, -1):
         step = transcript.replies[index]
-        opening = open_at.get(index)
-        if opening is not None:
+        opening = opening_after(transcript, index, habits)
+        if opening is not None and may_hold(opening, question_id):
             fits = [record for record in known(step.key) if may_end(record, opening, question_id)]
             said = bool(step.text or step.calls)
             record = records.fitting(fits, step.digest, step.shown, said, called=bool(step.calls))
             if record is not None:
-                return Boundary(index, heeding_later(transcript, record, index, tables, habits))
+                if answered:
+                    record = heeding_later(transcript, record, index, tables, habits)
+                return Boundary(index, record)
+            answered = answered or not opening.continues
         earlier = given(step.shown)
         if earlier is not None and earlier.reply < index:
             return earlier
@@ -72,16 +76,20 @@ def find(
 
 def heeding_later(transcript: Transcript, record: Record, reply: int, tables: Tables, habits: Habits) -> Record:
     """The record of a question that ended with `reply`, but for what later answers cited that have no record."""
-    if any(later > reply for later in question_ends(transcript, habits)):
-        return records.keeping(record, cited_without_record(transcript, record, reply + 1, tables, habits))
-    return record
+    return records.keeping(record, cited_without_record(transcript, record, reply + 1, tables, habits))
 
 
-def in_question(transcript: Transcript, habits: Habits, given: Given, question_id: str | None = None) -> bool:
-    """Whether an earlier request of the current question was given a boundary, which then holds."""
-    newest = next((opening.reply for opening in candidates(transcript, habits, question_id)), -1)
-    shown = (transcript.shown, *transcript.shown_before, *(step.shown for step in transcript.replies[newest + 1 :]))
-    return any(given(one) is not None for one in shown)
+def newest(transcript: Transcript, habits: Habits, question_id: str | None = None) -> Opening | None:
+    """The newest opening behind which a record could stand."""
+    return next((one for one in openings(transcript, habits) if may_hold(one, question_id)), None)
+
+
+def in_question(transcript: Transcript, opening: Opening, given: Given) -> bool:
+    """Whether an earlier request of the question that began there was given a boundary, which then holds."""
+    later = transcript.replies[opening.reply + 1 :]
+    return any(
+        given(shown) is not None for shown in (transcript.shown, *transcript.shown_before, *(s.shown for s in later))
+    )
 
 
 def may_end(record: Record, opening: Opening, question_id: str | None) -> bool:

@@ -14,11 +14,11 @@ import msgspec
 from proxy.evidence import tagged, tags
 from proxy.evidence.chunks import Chunk, Evidence
 from proxy.evidence.documents import Documents
-from proxy.evidence.pictures import data_url, picture_bytes, picture_digest, read_attachment, sniffed_type
+from proxy.evidence.pictures import data_url, digest_of, picture_bytes, picture_digest, read_attachment, sniffed_type
 from proxy.evidence.tables import Table, Tables
-from proxy.ledger.aside import KeptChunk, chunk_name, encode_chunk, encode_picture, every_entry, picture_name
-from proxy.ledger.records import ASIDE, Cited, PicturePlace, Place, Record, Source
-from proxy.ledger.settling import read_return
+from proxy.ledger import reading
+from proxy.ledger.aside import chunk_name, encode_chunk, encode_picture, every_entry, picture_name
+from proxy.ledger.records import ASIDE, Cited, PicturePlace, Record, Source
 from proxy.ledger.transcript import Transcript
 
 
@@ -70,16 +70,16 @@ def shown_pictures(transcript: Transcript, table: Table) -> list[tuple[str, str,
     found: list[tuple[str, str, PicturePlace]] = []
     for ordinal, message in enumerate(transcript.users):
         for one in read_attachment(message) or ():
-            digest = picture_digest(message.pictures()[one.nth].url)
+            digest = digest_of(message.pictures()[one.nth])
             place = PicturePlace(True, ordinal, one.nth, digest, one.label.reference)
             found.append((one.label.chunk_id, one.label.reference, place))
     for ret in transcript.returns:
         if ret.tool not in table.tools or not (inside := ret.message.pictures()):
             continue
-        read = read_return(ret, (table,))
+        read = reading.read(ret, (table,))
         for owned in read.evidence.pictures if read is not None else ():
             if owned.chunk_id is not None and owned.reference is not None:
-                digest = picture_digest(inside[owned.nth].url)
+                digest = digest_of(inside[owned.nth])
                 place = PicturePlace(False, ret.ordinal, owned.nth, digest, owned.reference)
                 found.append((owned.chunk_id, owned.reference, place))
     return found
@@ -179,7 +179,7 @@ def registered(
 
 def _chunks_cited_from(entries: Iterable[Cited], transcript: Transcript, table: Table) -> list[Chunk]:
     ordinals = sorted({place.ret for entry in entries for place in entry.places if place.ret >= 0})
-    reads = (read_return(transcript.returns[ordinal], (table,)) for ordinal in ordinals)
+    reads = (reading.read(transcript.returns[ordinal], (table,)) for ordinal in ordinals)
     return [chunk for read in reads if read is not None for chunk in read.evidence.chunks]
 
 
@@ -232,9 +232,8 @@ def all_that_was_cited(record: Record, transcript: Transcript, tables: Tables) -
             if place.ret < 0 or name in known or name in kept:
                 continue
             if place.ret not in reads:
-                read = read_return(transcript.returns[place.ret], tables)
-                reads[place.ret] = read.evidence if read is not None else None
-            shown = _shown_at(reads[place.ret], entry, place)
+                reads[place.ret] = reading.evidence(transcript.returns[place.ret], tables)
+            shown = reading.at(reads[place.ret], entry.id, place)
             if shown is not None:
                 kept[name] = encode_chunk(shown)
         for picture in entry.pictures:
@@ -249,13 +248,3 @@ def all_that_was_cited(record: Record, transcript: Transcript, tables: Tables) -
                 if picture.nth < len(pictures):
                     kept[name] = encode_picture(pictures[picture.nth].url)
     return kept
-
-
-def _shown_at(evidence: Evidence | None, entry: Cited, place: Place) -> KeptChunk | None:
-    if evidence is None:
-        return None
-    if place.chunk < 0:
-        return KeptChunk.of(evidence, None)
-    chunk = evidence.chunks[place.chunk] if place.chunk < len(evidence.chunks) else None
-    fits = chunk is not None and chunk.id == entry.id and chunk.digest == place.digest
-    return KeptChunk.of(evidence, chunk) if fits else None

@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 import msgspec
 
 from proxy.evidence import citing, haiku, returns, tagged
-from proxy.evidence.chunks import Chunk, digest_text, named_in, text_of
-from proxy.evidence.pictures import picture_digest, read_attachment
-from proxy.evidence.tables import INLINE, MANAGED, Table, Tables, table_of
-from proxy.ledger import citations, records
+from proxy.evidence.chunks import Chunk, digest_text, text_of
+from proxy.evidence.pictures import digest_of, read_attachment
+from proxy.evidence.sources import title_and_uri
+from proxy.evidence.tables import INLINE, MANAGED, Table, Tables
+from proxy.ledger import citations, reading, records
 from proxy.ledger.citations import Found, Index, Read, Resolved, Resolver
 from proxy.ledger.notes import Noted
 from proxy.ledger.questions import Habits, Stretch, opening_after, question_ends, stretches
 from proxy.ledger.records import Attachment, Cited, Declaration, Identity, PicturePlace, Place, Record, Source, Writing
-from proxy.ledger.transcript import ReplyStep, Return, Transcript, reply_digest, without_thinking
+from proxy.ledger.transcript import ReplyStep, Transcript, reply_digest, without_thinking
 from proxy.wire.chat_reply import ANSWERED, finished_normally
 from proxy.wire.messages import Call, Message, Reply
 
@@ -227,7 +228,7 @@ class _Question:
             read
             for step in part.replies(self.transcript)
             for found in step.returns
-            if (read := read_return(found, self.tables)) is not None
+            if (read := reading.read(found, self.tables)) is not None
         ]
 
     def _index(self, way: str, reads: Iterable[Read]) -> Index:
@@ -388,7 +389,7 @@ class _Question:
                     read
                     for step in self.transcript.replies[: self.from_reply]
                     for found in step.returns
-                    if (read := read_return(found, self.tables)) is not None and read.table in tables
+                    if (read := reading.read(found, self.tables)) is not None and read.table in tables
                 ),
             )
         return self._earlier[way]
@@ -449,7 +450,7 @@ class _Question:
 
     def _source(self, entry: Cited) -> Source:
         chunk = next(filter(None, (self._chunk_at(place, entry.id) for place in entry.places)), None)
-        title, uri = named_in(chunk) if chunk is not None else (None, None)
+        title, uri = title_and_uri(chunk.source, chunk.names) if chunk is not None else (None, None)
         return Source(
             entry.table,
             entry.collection,
@@ -463,7 +464,7 @@ class _Question:
         if place.ret < 0 or place.chunk < 0:
             return None
         read = next((read for read in self.reads if read.ret.ordinal == place.ret), None)
-        read = read or read_return(self.transcript.returns[place.ret], self.tables)
+        read = read or reading.read(self.transcript.returns[place.ret], self.tables)
         chunks = read.evidence.chunks if read is not None else ()
         chunk = chunks[place.chunk] if place.chunk < len(chunks) else None
         return chunk if chunk is not None and chunk.id == chunk_id else None
@@ -548,7 +549,7 @@ class _Question:
         ret = found.read.ret
         inside = ret.message.pictures()
         places = [
-            PicturePlace(False, ret.ordinal, owned.nth, picture_digest(inside[owned.nth].url), owned.reference)
+            PicturePlace(False, ret.ordinal, owned.nth, digest_of(inside[owned.nth]), owned.reference)
             for owned in found.read.evidence.pictures
             if owned.chunk_id == chunk_id or found.index < 0
         ]
@@ -556,8 +557,8 @@ class _Question:
         for user, message in step.users:
             for nth, reference, shown_by in self._attached(found.read, message):
                 if chunk_id in shown_by:
-                    url = message.pictures()[nth].url
-                    places.append(PicturePlace(True, user, nth, picture_digest(url), reference))
+                    digest = digest_of(message.pictures()[nth])
+                    places.append(PicturePlace(True, user, nth, digest, reference))
         return places
 
     def _attached(self, read: Read, message: Message) -> Iterator[tuple[int, str | None, list[str]]]:
@@ -591,17 +592,6 @@ class _Question:
                 if owners:
                     found.append(Attachment(user, owners))
         return found
-
-
-def read_return(found: Return, tables: Tables) -> Read | None:
-    """An evidence return, read; None where it is no evidence, or where nothing of it could be replaced."""
-    parts = found.message.parts
-    if found.tool is None or not parts or returns.is_retry_prompt(parts):
-        return None
-    table = table_of(tables, found.tool, parts)
-    if table is None:
-        return None
-    return Read(found, table, returns.read(table, found.tool, parts), returns.retrieved(table, found.tool, parts))
 
 
 def _more(one: Declaration, other: Declaration) -> Declaration:

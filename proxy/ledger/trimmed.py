@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from proxy.evidence.pictures import picture_digest
+from proxy.evidence.pictures import digest_of
 from proxy.evidence.tables import Tables
-from proxy.ledger import records, settling
-from proxy.ledger.boundary import Boundary, candidates, heeding_later, may_end
-from proxy.ledger.questions import Habits, stretches
+from proxy.ledger import reading, records, settling
+from proxy.ledger.boundary import Boundary, heeding_later, may_end, may_hold
+from proxy.ledger.questions import Habits, Stretch, openings, stretches
 from proxy.ledger.records import ASIDE, Cited, PicturePlace, Place, Record, Stand, Writing
 from proxy.ledger.transcript import Return, Transcript, content_digest
 
@@ -54,26 +54,35 @@ def find(
         return None
     marks = [_mark(found) for found in transcript.returns]
     spans = {part.end_reply - 1: part for part in stretches(transcript, 0, habits) if part.answered}
-    for opening in candidates(transcript, habits, question_id):
+    answered = False  # by a later opening, behind which nothing stands
+    for opening in openings(transcript, habits):
         if opening.reply <= newer_than:
             return None
         part = spans.get(opening.reply)
-        if part is None:
-            continue
-        # What the reply that ended it called for came after its record was written.
-        shown = [found.ordinal for step in part.replies(transcript)[:-1] for found in step.returns]
-        question = _question_of([marks[ordinal] for ordinal in shown], told)
-        if question is None:
-            continue
+        fits = (
+            _standing_in(transcript, part, marks, told) if part is not None and may_hold(opening, question_id) else []
+        )
         step = transcript.replies[opening.reply]
-        fits = [record for record in question if may_end(record, opening, question_id)]
+        fits = [record for record in fits if may_end(record, opening, question_id)]
         said = bool(step.text or step.calls)
         record = records.fitting(fits, step.digest, step.shown, said, called=bool(step.calls))
         if record is not None:
             last = max(found.ordinal for s in transcript.replies[: opening.reply + 1] for found in s.returns)
             rebased = _Rebased(transcript, record, marks, last, tables, habits).record()
-            return Boundary(opening.reply, heeding_later(transcript, rebased, opening.reply, tables, habits))
+            if answered:
+                rebased = heeding_later(transcript, rebased, opening.reply, tables, habits)
+            return Boundary(opening.reply, rebased)
+        answered = answered or not opening.continues
     return None
+
+
+def _standing_in(
+    transcript: Transcript, part: Stretch, marks: list[_Mark], known: Sequence[Record]
+) -> Sequence[Record]:
+    """The records of the one question whose returns stand in a stretch; none where there is no such question."""
+    # What the reply that ended it called for came after its record was written.
+    shown = [marks[found.ordinal] for step in part.replies(transcript)[:-1] for found in step.returns]
+    return _question_of(shown, known) or ()
 
 
 def _mark(found: Return) -> _Mark:
@@ -149,7 +158,7 @@ class _Rebased:
         evidence = {
             found.ordinal
             for found in self._transcript.returns[: self._last + 1]
-            if settling.read_return(found, self._tables) is not None
+            if reading.read(found, self._tables) is not None
         }
         kept = evidence - replaced
         return msgspec.structs.replace(
@@ -186,7 +195,7 @@ class _Rebased:
         found: dict[bytes, list[PicturePlace]] = {}
         for ordinal, message in enumerate(self._transcript.users):
             for nth, picture in enumerate(message.pictures()):
-                digest = picture_digest(picture.url)
+                digest = digest_of(picture)
                 found.setdefault(digest, []).append(PicturePlace(True, ordinal, nth, digest))
         return {(digest, None): places[0] for digest, places in found.items() if len(places) == 1}
 
