@@ -148,7 +148,7 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
     returns = Returns(keys, store.contents)
     databases = open_databases(settings)
     keeping = Keeping(store.contents, returns, databases)
-    conversations = Conversations(settings, store.records, keys, returns, keeping)
+    conversations = Conversations(settings, store.records, keys, returns, store.held, keeping)
     watchers = Watchers([])
     gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers)
     admin = Admin(settings.server, token)

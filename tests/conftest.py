@@ -78,7 +78,7 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
             for database in databases.values():
                 await database.warm()  # the first one imports LanceDB
             keeping = Keeping(store.contents, tagging, databases)
-            conversations = Conversations(chosen, store.records, KEYS, tagging, keeping)
+            conversations = Conversations(chosen, store.records, KEYS, tagging, store.held, keeping)
         running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher)
         started.append((running, store))
         return await running.start()

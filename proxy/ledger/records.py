@@ -93,6 +93,18 @@ class Writing(msgspec.Struct, frozen=True, array_like=True):
     collections: bool = False
 
 
+class Verdict(msgspec.Struct, frozen=True, array_like=True):
+    """What the citation policy did for a question whose answer had to declare what grounds it.
+
+    `asked` is whether the model was asked for it, `violation` why the answer stayed undeclared (None: it did not), and
+    `extra_tokens` what asking took.
+    """
+
+    asked: bool = False
+    violation: str | None = None
+    extra_tokens: int = 0
+
+
 class Source(msgspec.Struct, frozen=True, array_like=True):
     """A chunk that this question cited, for those who ask what an answer rested on: where it came from.
 
@@ -121,7 +133,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     `replaced` and `kept` are ordinals of evidence returns: the first become receipts (the newest one the carrier), the
     second stay. `reply` and `shown` tell apart records under one key; `called` is whether the reply called an output
     tool. `before` is the digest of the record before it. `cited` is what layout `single` writes, `writings` (one for
-    each question, oldest first) what `append` does: every record has both, so that a store serves either.
+    each question, oldest first) what `append` does: every record has both, so that a store serves either. `verdict` is
+    the citation policy's, None where there was none or the answer owed nothing.
 
     `sources` are what this question cited. `stands` are the returns of the transcript (those from `own_from` on are
     this question's) where the host names its conversations, else empty. `names` are the contents (by the keys that the
@@ -142,6 +155,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     before: bytes | None = None
     writings: tuple[Writing, ...] = ()
     called: bool = False
+    verdict: Verdict | None = None
     sources: tuple[Source, ...] = ()
     stands: tuple[Stand, ...] = ()
     own_from: int = 0
