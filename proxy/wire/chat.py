@@ -191,7 +191,12 @@ def plain(request: Request) -> list[Splice]:
 
 def appended(request: Request, messages: Sequence[Message]) -> Splice:
     """Put messages of ours (texts, calls and returns) at the end of the conversation."""
-    return added.at_the_end(request, [_written(message) for message in messages])
+    return added.at_the_end(request, [one for message in messages for one in written(message)])
+
+
+def written(message: Message) -> list[bytes]:
+    """A message of ours as the elements that it is in a conversation."""
+    return [_written(message)]
 
 
 def _written(message: Message) -> bytes:

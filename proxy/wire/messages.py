@@ -264,6 +264,9 @@ class Api(Protocol):
     def appended(self, request: Request, messages: Sequence[Message]) -> Splice:
         """Put messages of ours (texts, calls and returns) at the end of the conversation, which must not be empty."""
 
+    def written(self, message: Message) -> list[bytes]:
+        """A message of ours as the elements that it is in a conversation."""
+
     def written_reply(
         self, calls: Sequence[Call], like: bytes, streamed: bool, created: int, identity: str
     ) -> list[bytes]:

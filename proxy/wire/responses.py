@@ -171,7 +171,7 @@ def plain(request: Request) -> list[Splice]:
 def appended(request: Request, messages: Sequence[Message]) -> Splice:
     """Put items of ours (texts, calls and outputs) at the end of the conversation; one that was a string becomes a
     list."""
-    items = [item for message in messages for item in _written(message)]
+    items = [item for message in messages for item in written(message)]
     last = request.messages[-1].span
     if not request.body.startswith(b'"', last.start):
         return added.at_the_end(request, items)
@@ -179,7 +179,8 @@ def appended(request: Request, messages: Sequence[Message]) -> Splice:
     return Splice(last.start, last.end, b"[" + b",".join([b'{"role":"user","content":' + said + b"}", *items]) + b"]")
 
 
-def _written(message: Message) -> list[bytes]:
+def written(message: Message) -> list[bytes]:
+    """A message of ours as the items that it is in a conversation."""
     said = json_text(message.text())
     if message.role is Role.TOOL:
         call_id = json_text(message.call_id or "")
