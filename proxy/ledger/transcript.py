@@ -97,6 +97,15 @@ class Transcript:
         nobody else does."""
         return self.replies[0].key if self.replies else self.key
 
+    @property
+    def beginning(self) -> bytes | None:
+        """A digest of all through the first tool returns, whose call ids tell one conversation from another that opens
+        with the same words; None before there are any."""
+        first = next((index for index, step in enumerate(self.replies) if step.returns), None)
+        if first is None:
+            return None
+        return self.replies[first + 1].key if first + 1 < len(self.replies) else self.key
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -196,7 +205,7 @@ def _frame(state: Any, kind: bytes, text: str) -> None:
     state.update(raw)
 
 
-def _content(message: Message) -> bytes:
+def content_digest(message: Message) -> bytes:
     """The digest of what a message holds: adjacent text as one, pictures by their bytes, other parts as they are."""
     state = hashlib.sha256()
     if message.plain and len(message.parts) == 1 and isinstance(message.parts[0], Text):
@@ -225,7 +234,11 @@ class _Reader:
         self.tools: list[Message] = []
         self.before: list[bytes] = []
         at = known.checkpoint if known is not None else None
-        if known is None or at is None or at.messages > request.known or not at.replies:
+        # It goes on from a reply that was closed: another one must begin here, or that would be closed again.
+        begins = at is not None and any(
+            message.role is Role.ASSISTANT for message in request.messages[at.messages : at.messages + 1]
+        )
+        if known is None or at is None or not begins or at.messages > request.known or not at.replies:
             self.key = hashlib.sha256(b"conversation 1")
             self.shown = hashlib.sha256(b"conversation 1, as shown")
             self.first_users: list[tuple[int, Message]] = []
@@ -359,6 +372,6 @@ class _Reader:
         self.shown.update(framed)
 
     def add_content(self, message: Message) -> None:
-        content = _content(message)
+        content = content_digest(message)
         self.key.update(content)
         self.shown.update(content)
