@@ -33,10 +33,10 @@ class FieldNames:
 class Table:
     """One `[[evidence]]` table.
 
-    `cite` is the name of a cite tool, "inline", "managed", or None: then its evidence is never compacted. `ids` says whether an
-    id names one chunk everywhere ("global"), or only together with its content ("local"); "auto" takes ids that are
-    only digits for local. `undeclared` says what becomes of the evidence of a question that never declared. `proof` is
-    how a table of tagged evidence knows its own: it needs no tool's name.
+    `cite` is the name of a cite tool, "inline", "managed", or None: then its evidence is never compacted. `ids` says
+    whether an id names one chunk everywhere ("global"), or only together with its content ("local"); "auto" takes ids
+    that are only digits for local. `undeclared` says what becomes of the evidence of a question that never declared.
+    `proof` is how a table of tagged evidence knows its own: it needs no tool's name.
     """
 
     name: str

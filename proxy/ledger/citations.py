@@ -71,7 +71,7 @@ def numbered(transcript: Transcript) -> dict[int, str]:
 
 
 def _folded_name(written: str) -> str | None:
-    """A return's name without what models spell in other ways: `Search #2`, `search_2` and `search result 2` are one."""
+    """A return's name without what models spell in other ways: `Search #2` and `search result 2` are one."""
     match = _NUMBERED.fullmatch(written.strip()) if len(written) <= _LONGEST_NAME else None
     if match is None:
         return None
