@@ -22,7 +22,8 @@ from proxy import __version__
 
 if TYPE_CHECKING:
     from proxy.evidence.tags import Keys
-    from proxy.settings import Settings
+    from proxy.gateway.admin import Admin
+    from proxy.settings import ServerSettings, Settings
 
 _REFUSED = 2  # the settings are wrong: starting again will not help
 _FAILED = 1  # something around the proxy is not as it needs it
@@ -66,7 +67,7 @@ def serve(
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the records in this directory.")] = None,
 ) -> None:
     """Run the proxy until SIGTERM or SIGINT."""
-    from proxy.settings import SettingsError, load
+    from proxy.settings import SettingsError, admin_token, load
 
     try:
         settings = load(
@@ -92,25 +93,31 @@ def serve(
         _stop(str(refused), _REFUSED)
     except OSError as failed:
         _stop(f"the tag keys cannot be kept ({failed.strerror or type(failed).__name__})", _FAILED)
+    try:
+        token = admin_token(settings)
+    except SettingsError as refused:
+        _stop(str(refused), _REFUSED)
     _keep_large_buffers_on_the_heap()
 
     from proxy.visibility import logs
 
     logs.configure()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        failure = runner.run(_serve(settings, keys))
+        failure = runner.run(_serve(settings, keys, token))
     if failure is not None:
         _stop(failure, _FAILED)
 
 
-async def _serve(settings: Settings, keys: Keys) -> str | None:
+async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | None:
     """Serve until a signal comes. Returns why it could not be done, or None after a clean end."""
+    from proxy.gateway.admin import Admin
     from proxy.gateway.app import Gateway
     from proxy.gateway.conversation import Conversations
     from proxy.gateway.returns import Returns
     from proxy.settings import upstream_key
     from proxy.store import open_contents, open_store
     from proxy.visibility import logs
+    from proxy.visibility.watching import Watchers
 
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(logs.loop_faults)
@@ -129,12 +136,17 @@ async def _serve(settings: Settings, keys: Keys) -> str | None:
     store, contents = open_store(settings), open_contents(settings)
     returns = Returns(keys, contents)
     conversations = Conversations(settings, store, keys, returns)
-    gateway = Gateway(settings, conversations, store, upstream_key(settings), returns)
+    watchers = Watchers([])
+    gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers)
+    admin = Admin(settings.server, token)
     try:
         host, port = await gateway.start()
     except OSError as failed:
-        return _not_listening(settings.server.host, settings.server.port, failed)
+        return _not_listening(settings.server.host, settings.server.port, failed, "--port P")
     try:
+        refused = await _start_admin(admin, settings.server)
+        if refused is not None:
+            return refused
         await store.start()
         await contents.start()
         logs.event("listening", address=f"http://{_bracketed(host)}:{port}", upstream=gateway.provider)
@@ -144,8 +156,27 @@ async def _serve(settings: Settings, keys: Keys) -> str | None:
         return f"the store cannot be opened ({failed.strerror or type(failed).__name__})"
     finally:
         await gateway.close()
+        await admin.close()
         await store.close()
         await contents.close()
+    return None
+
+
+async def _start_admin(admin: Admin, server: ServerSettings) -> str | None:
+    """Listen on the admin port. Returns why that cannot be done.
+
+    Where nobody chose that port and another process has it (a second proxy on this machine), any free one will do.
+    """
+    from proxy.visibility import logs
+
+    try:
+        host, port = await admin.start()
+    except OSError as failed:
+        if failed.errno != errno.EADDRINUSE or "admin_port" in server.model_fields_set:
+            return _not_listening(server.admin_host, server.admin_port, failed, "server.admin_port", "admin_")
+        host, port = await admin.start(any_port=True)
+        logs.event("admin-port-taken", wanted=server.admin_port, instead=port)
+    logs.event("admin-listening", address=f"http://{_bracketed(host)}:{port}")
     return None
 
 
@@ -170,13 +201,14 @@ def _writable(directory: Path | None) -> None:
         )
 
 
-def _not_listening(host: str, port: int, failed: OSError) -> str:
+def _not_listening(host: str, port: int, failed: OSError, change: str, of: str = "") -> str:
     where = f"{_bracketed(host)}:{port}"
     if failed.errno == errno.EADDRINUSE:
-        return f"{where} is in use by another process: stop it, or listen elsewhere with --port P"
+        return f"{where} is in use by another process: stop it, or listen elsewhere with {change}"
     if failed.errno in (errno.EACCES, errno.EPERM):
-        return f"{where} needs privileges that this process does not have: choose a port above 1023 with --port P"
-    return f"cannot listen on {where} ({failed.strerror or type(failed).__name__}): check server.host and server.port"
+        return f"{where} needs privileges that this process does not have: choose a port above 1023 with {change}"
+    why = failed.strerror or type(failed).__name__
+    return f"cannot listen on {where} ({why}): check server.{of}host and server.{of}port"
 
 
 def _bracketed(host: str) -> str:

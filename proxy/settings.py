@@ -8,6 +8,7 @@ A refusal is written for the person who typed the value: which key, what came, w
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import json
 import os
 import re
@@ -64,7 +65,17 @@ class ServerSettings(Section):
     port: Port = 8080
     admin_host: str = Field(default="127.0.0.1", min_length=1)
     admin_port: Port = 8081
+    admin_token_env: str | None = None
     max_body_bytes: int = Field(default=67_108_864, ge=1024)
+
+    @field_validator("admin_token_env")
+    @classmethod
+    def _a_variable_name(cls, value: str | None) -> str | None:
+        if value is not None and not _VARIABLE_NAME.fullmatch(value):
+            raise ValueError(
+                "expected the *name* of an environment variable (letters, digits, underscores) that holds the token"
+            )
+        return value
 
 
 class UpstreamSettings(Section):
@@ -321,7 +332,9 @@ _LATER: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 
 # A credential is easily typed into these by mistake, so what came is not always repeated.
-_UNSHOWN = frozenset({("upstream", "base_url"), ("upstream", "api_key_env"), ("tags", "key_env")})
+_UNSHOWN = frozenset(
+    {("upstream", "base_url"), ("upstream", "api_key_env"), ("tags", "key_env"), ("server", "admin_token_env")}
+)
 
 
 @dataclass(frozen=True)
@@ -415,6 +428,40 @@ def upstream_key(settings: Settings, environ: Mapping[str, str] | None = None) -
     return key
 
 
+def admin_token(settings: Settings, environ: Mapping[str, str] | None = None) -> str | None:
+    """The token that `server.admin_token_env` names, or None when none is named.
+
+    Raises `SettingsError` when its variable is unset or too short to keep anybody out, and when the admin port would
+    listen beyond this machine without one.
+    """
+    server = settings.server
+    if server.admin_token_env is None:
+        if is_loopback(server.admin_host):
+            return None
+        raise SettingsError(
+            f"server.admin_host = {json.dumps(server.admin_host)} listens beyond this machine, and "
+            "server.admin_token_env is missing: export a token (openssl rand -hex 32 makes one) and name its variable "
+            "there, or listen on 127.0.0.1"
+        )
+    token = (os.environ if environ is None else environ).get(server.admin_token_env, "").strip()
+    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
+        raise SettingsError(
+            "server.admin_token_env names an environment variable that is unset, or holds no token: expected at least "
+            "16 printable ASCII characters without spaces (openssl rand -hex 32 makes one)"
+        )
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address. A name other than `localhost` may be anything."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def _from_flags(flags: Mapping[str, Any]) -> _Source:
     values: dict[str, Any] = {}
     named: dict[Key, str] = {}
@@ -431,7 +478,8 @@ def _from_flags(flags: Mapping[str, Any]) -> _Source:
 def _from_environment(environ: Mapping[str, str]) -> _Source:
     values: dict[str, Any] = {}
     named: dict[Key, str] = {}
-    hold_keys = {environ.get(f"{ENV_PREFIX}UPSTREAM__API_KEY_ENV"), environ.get(f"{ENV_PREFIX}TAGS__KEY_ENV")}
+    name_keys = ("UPSTREAM__API_KEY_ENV", "TAGS__KEY_ENV", "SERVER__ADMIN_TOKEN_ENV")
+    hold_keys = {environ.get(f"{ENV_PREFIX}{name}") for name in name_keys}
     for variable, text in sorted(environ.items()):
         if not variable.upper().startswith(ENV_PREFIX) or variable in hold_keys:
             continue
@@ -517,7 +565,7 @@ def _explain(error: ErrorDetails, sources: Sequence[_Source]) -> str:
 
 
 def _may_be_a_credential(plain: tuple[str, ...], value: Any) -> bool:
-    return isinstance(value, str) and (plain[-1] in ("api_key_env", "key_env") or "@" in value or "?" in value)
+    return isinstance(value, str) and (plain[-1].endswith(("key_env", "token_env")) or "@" in value or "?" in value)
 
 
 def _dotted(key: Key) -> str:

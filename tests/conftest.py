@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.gateway.app import Conversing
+from proxy.gateway.watched import Watcher
 from tests.house.keys import KEYS
 from tests.house.provider import Provider
 from tests.house.running import InProcess, NoStore, ProxyProcess, scratch, settings
@@ -50,7 +51,11 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
     started: list[tuple[InProcess, Any]] = []
 
     async def start(
-        conversations: Conversing | None = None, key: str | None = None, ready: bool = True, **sections: Any
+        conversations: Conversing | None = None,
+        key: str | None = None,
+        ready: bool = True,
+        watcher: Watcher | None = None,
+        **sections: Any,
     ) -> InProcess:
         chosen = settings(provider.url, **sections)
         store: Any = None
@@ -64,7 +69,7 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
             await store.start()
             tagging = Returns(KEYS, open_contents(chosen))
             conversations = Conversations(chosen, store, KEYS, tagging)
-        running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging)
+        running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher)
         started.append((running, store))
         return await running.start()
 

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from proxy.settings import EvidenceTable, FieldNames, Settings, SettingsError, StoreSettings, load, upstream_key
+from proxy.settings import (
+    EvidenceTable,
+    FieldNames,
+    Settings,
+    SettingsError,
+    StoreSettings,
+    admin_token,
+    load,
+    upstream_key,
+)
 
 CONFIG = Path(__file__).parents[1] / "config"
 
@@ -32,6 +41,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
 
     assert (settings.server.host, settings.server.port) == ("127.0.0.1", 8080)
     assert (settings.server.admin_host, settings.server.admin_port) == ("127.0.0.1", 8081)
+    assert settings.server.admin_token_env is None
     assert settings.server.max_body_bytes == 67108864
     assert (settings.upstream.base_url, settings.upstream.api_key_env) == ("https://api.openai.com/v1", None)
     assert (settings.compaction.mode, settings.compaction.layout, settings.compaction.strict) == ("on", "single", False)
@@ -269,12 +279,13 @@ def test_a_wrong_value_names_the_flag_it_came_from(tmp_path: Path) -> None:
         '[upstream]\nbase_url = "https://x/v1?key=hunter2"',
         '[upstream]\napi_key_env = "sk-hunter2"',
         '[upstream]\napi_key_env = "hunter2"',
+        '[server]\nadmin_token_env = "hunter2 "',
     ],
 )
 def test_a_credential_typed_by_mistake_is_not_repeated(tmp_path: Path, text: str) -> None:
     message = refused(tmp_path, text)
 
-    assert message.startswith("/proxy.toml: upstream.")
+    assert re.match(r"/proxy\.toml: (upstream|server)\.", message)
     assert "hunter2" not in message
 
 
@@ -299,3 +310,26 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
         with pytest.raises(SettingsError) as error:
             load(file, environ={})
         assert str(error.value).startswith(f"{file}: {says}")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_an_admin_port_of_this_machine_only_needs_no_token(tmp_path: Path, host: str) -> None:
+    assert admin_token(loaded(tmp_path, f'[server]\nadmin_host = "{host}"'), {}) is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "proxy.example"])
+def test_an_admin_port_that_others_reach_needs_a_token(tmp_path: Path, host: str) -> None:
+    open_to_all = loaded(tmp_path, f'[server]\nadmin_host = "{host}"')
+    with pytest.raises(SettingsError, match=r"server\.admin_token_env is missing"):
+        admin_token(open_to_all, {})
+    named = loaded(tmp_path, f'[server]\nadmin_host = "{host}"\nadmin_token_env = "T"')
+    assert admin_token(named, {"T": " 0123456789abcdef\n"}) == "0123456789abcdef"
+
+
+@pytest.mark.parametrize("token", [None, "", "short-hunter2", "sixteen chars hunter2", "ünprintable-hunter2"])
+def test_what_keeps_nobody_out_is_no_token_and_is_not_shown(tmp_path: Path, token: str | None) -> None:
+    settings = loaded(tmp_path, '[server]\nadmin_token_env = "T"')
+    with pytest.raises(SettingsError) as refused:
+        admin_token(settings, {} if token is None else {"T": token})
+    assert "at least 16" in str(refused.value)
+    assert "hunter2" not in str(refused.value)

@@ -55,10 +55,11 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class Untouched:
-    """The very bytes go up; `figures` say what `observe` would have done."""
+    """The very bytes go up; `figures` say what `observe` would have done, and `would` is what would have gone up."""
 
     reason: Reason
     figures: Figures | None = None
+    would: bytes | None = None
 
     def header(self) -> str:
         figures = f"; {self.figures.parameters()}" if self.figures is not None else ""

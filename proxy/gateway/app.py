@@ -7,10 +7,11 @@ business of the rooms below, behind `Conversing`; whatever goes wrong there, the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from logging import Logger, getLogger
 from typing import Any, Protocol
 
@@ -19,11 +20,13 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
+from proxy.compaction.outcome import Reason, Untouched
 from proxy.gateway import encodings, errors, headers, tunnel
 from proxy.gateway.conversation import Asked, tenant_digest
 from proxy.gateway.replies import Outgoing, Sent
 from proxy.gateway.steering import Decoded, Head, Incoming, Steering
 from proxy.gateway.upstream import BrokenOff, Destination, Reply, Unreachable, Upstream, origin_form
+from proxy.gateway.watched import Arrived, Conversed, Nobody, Passed, Stays, Watcher
 from proxy.settings import Settings
 from proxy.visibility import logs
 
@@ -65,6 +68,7 @@ class Underway(Protocol):
     def finished(self) -> bool: ...
     async def settle(self) -> None: ...
     async def ended(self, complete: bool) -> None: ...
+    def told(self) -> Conversed | None: ...
 
 
 class Conversing(Protocol):
@@ -90,7 +94,8 @@ class _Alone:
 
     refusal = None
     steering = None
-    header = "untouched; reason=store-error"
+    outcome = Untouched(Reason.STORE_ERROR)
+    header = outcome.header()
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -101,6 +106,8 @@ class _Alone:
 
     async def settle(self) -> None: ...
     async def ended(self, complete: bool) -> None: ...
+    def told(self) -> Conversed:
+        return Conversed(self.body, self.body, self.outcome)
 
 
 class _TooLarge(Exception):
@@ -115,8 +122,8 @@ class _Facts:
     """What is read of a request once and needed all the way: raw target, raw headers, the reply, the log line."""
 
     def __init__(self, request: web.BaseRequest) -> None:
+        self.began = time.perf_counter_ns()
         self.request = request
-        self.out = Outgoing(request)
         self.method = request.method
         self.asked = request.raw_path.encode("utf-8", "surrogateescape")
         self.target = origin_form(self.asked)
@@ -127,14 +134,57 @@ class _Facts:
         self.evidence: str | None = None
         self.received = 0
         self.end = "complete"
+        self.id = headers.request_id(self.headers) or uuid.uuid4().hex
+        self.out = Outgoing(request)
+        # What watchers are told at the end, beside the above.
+        self.exchange: Underway | None = None
+        self.stays = Stays()
+        self.forwarded = 0
+        self.added = 0
+        self.reply: Reply | None = None
+        self.waited: int | None = None
+        self.trace: Sequence[tuple[bytes, bytes]] = ()
 
-    def evidence_line(self) -> list[tuple[bytes, bytes]]:
-        """Our reply header for an answer of our own, if the path has one. A body that was never read is no JSON."""
+    def arrived(self) -> Arrived:
+        """The request's head, for watchers."""
+        path = (self.path or self.asked).decode("utf-8", "replace")[:512]
+        trace = tuple(line for line in self.headers if line[0].lower() in headers.TRACE)
+        return Arrived(self.id, time.time_ns(), self.began, self.method, path, self.api, trace)
+
+    @contextlib.contextmanager
+    def adding(self) -> Iterator[None]:
+        """The client waits on our account for what happens inside."""
+        since = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.added += time.perf_counter_ns() - since
+
+    def passed(self, arrived: Arrived) -> Passed:
+        """All that became of it, for watchers."""
+        reply = self.reply
+        return Passed(
+            arrived=arrived,
+            status=self.out.status,
+            end=self.end,
+            took=(time.perf_counter_ns() - self.began) / 1e9,
+            asked=reply.status if reply is not None else None,
+            outcome=self.evidence,
+            received=self.received,
+            forwarded=self.forwarded,
+            sent=self.out.sent,
+            added=self.added / 1e9,
+            waited=self.waited / 1e9 if self.waited is not None else None,
+            provider_id=headers.value(reply.headers, headers.REQUEST_ID) if reply is not None else None,
+            stays=tuple(self.stays.ended),
+            conversed=self.exchange.told() if self.exchange is not None else None,
+        )
+
+    def own_lines(self) -> list[tuple[bytes, bytes]]:
+        """Our reply headers for an answer of our own. A body that was never read is no JSON."""
         if self.evidence is None and self.api is not None:
             self.evidence = "untouched; reason=not-json"
-        if self.evidence is None:
-            return []
-        return [(headers.EVIDENCE_PROXY, headers.printable(self.evidence))]
+        return headers.ours(self.evidence, self.id)
 
 
 class _Watch:
@@ -211,7 +261,9 @@ class _Relay:
         self._left: int | None = None
 
     async def start(self, head: Head) -> None:
-        lines = headers.down(head.lines, self._facts.evidence, head.length is not None)
+        # Where nothing is compacted a reply gets no line of ours at all.
+        request_id = self._facts.id if self._facts.api is not None else None
+        lines = headers.down(head.lines, self._facts.evidence, head.length is not None, request_id)
         self.has_body = self._out.has_body(head.status)
         if not self.has_body or head.length == 0:
             await self.watch.ended(True)
@@ -223,16 +275,19 @@ class _Relay:
         if self._left is not None:
             self._left -= len(chunk)
             if self._left == 0:
-                await self.watch.ended(True)
+                with self._facts.adding():
+                    await self.watch.ended(True)
         if self.watch.finishing():
             await self._out.write(chunk[:-1])
-            await self.watch.settle()
+            with self._facts.adding():
+                await self.watch.settle()
             chunk = chunk[-1:]
         await self._out.write(chunk)
         await self._out.drain()
 
     async def end(self) -> Sent:
-        await self.watch.ended(True)
+        with self._facts.adding():
+            await self.watch.ended(True)
         return await self._out.end()
 
     async def broke(self) -> Sent:
@@ -280,7 +335,9 @@ class Gateway:
         readiness: Readiness,
         api_key: str | None = None,
         tagging: Tagging | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
+        self._watcher = watcher or Nobody()
         self._settings = settings
         self._conversations = conversations
         self._readiness = readiness
@@ -346,9 +403,9 @@ class Gateway:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
-        started = time.perf_counter()
         facts = _Facts(request)
-        request_id = uuid.uuid4().hex
+        arrived = facts.arrived()
+        facts.trace = self._watcher.arrived(arrived)
         task = asyncio.current_task()
         if task is not None:
             self._running.add(task)
@@ -361,26 +418,19 @@ class Gateway:
             raise
         except Exception as fault:
             facts.end = "failed"
-            logs.fault("request-failed", fault, id=request_id)
+            logs.fault("request-failed", fault, id=facts.id)
             if facts.out.started:
                 return facts.out.break_off()
-            return await facts.out.answer(errors.internal(), facts.evidence_line())
+            return await facts.out.answer(errors.internal(), facts.own_lines())
         finally:
             if task is not None:
                 self._running.discard(task)
-            logs.request(
-                logs.RequestLine(
-                    id=request_id,
-                    method=facts.method,
-                    path=(facts.path or facts.asked).decode("utf-8", "replace")[:512],
-                    status=facts.out.status or None,
-                    outcome=facts.evidence,
-                    received=facts.received,
-                    sent=facts.out.sent,
-                    ms=round((time.perf_counter() - started) * 1000, 1),
-                    end=facts.end,
-                )
-            )
+            try:
+                passed = facts.passed(arrived)
+                self._watcher.passed(passed)
+                logs.request(passed)
+            except Exception as fault:  # the reply is out; what is told of it must not undo that
+                logs.fault("not-told", fault, id=facts.id)
 
     async def _answer(self, facts: _Facts) -> Sent:
         if facts.path == b"/healthz":
@@ -392,9 +442,10 @@ class Gateway:
             return await self._tag(facts, self._tagging)
         if facts.method == "CONNECT":
             facts.out.hang_up()
-            return await facts.out.answer(errors.unsupported_method(facts.method))
+            return await facts.out.answer(errors.unsupported_method(facts.method), facts.own_lines())
         if facts.target is None:
-            return await facts.out.answer(errors.malformed("its target is neither a path nor an http address"))
+            answer = errors.malformed("its target is neither a path nor an http address")
+            return await facts.out.answer(answer, facts.own_lines())
         try:
             if facts.api is not None and facts.method == "POST":
                 return await self._converse(facts)
@@ -403,13 +454,11 @@ class Gateway:
             return await self._pass_through(facts)
         except Unreachable as nobody:
             facts.end = "unreachable"
-            return await facts.out.answer(errors.unreachable(nobody.where, nobody.what), facts.evidence_line())
+            return await facts.out.answer(errors.unreachable(nobody.where, nobody.what), facts.own_lines())
         except _Malformed:
             facts.end = "malformed"
             facts.out.hang_up()
-            return await facts.out.answer(
-                errors.malformed("its body is not framed as announced"), facts.evidence_line()
-            )
+            return await facts.out.answer(errors.malformed("its body is not framed as announced"), facts.own_lines())
 
     async def _converse(self, facts: _Facts) -> Sent:
         """A conversation: read whole, looked at, forwarded rewritten or as the very bytes that came."""
@@ -417,6 +466,7 @@ class Gateway:
             raw = await self._body(facts)
         except _TooLarge:
             return await self._too_large(facts, decoded=False)
+        since = time.perf_counter_ns()
         codings = encodings.named(v.decode("latin-1") for v in headers.values(facts.headers, b"content-encoding"))
         try:
             body = await self._decoded(raw, codings)
@@ -430,10 +480,12 @@ class Gateway:
         if exchange.refusal is not None:
             refusal = exchange.refusal
             answer = errors.Answer(refusal.status, refusal.body, _lines(refusal.headers))
-            return await facts.out.answer(answer, facts.evidence_line())
+            return await facts.out.answer(answer, facts.own_lines())
 
         untouched = exchange.body is body
         sent = raw if untouched else exchange.body
+        facts.added += time.perf_counter_ns() - since
+        facts.forwarded = len(sent)
         lines = headers.up(facts.headers, not untouched, self._api_key)
         if exchange.steering is not None:
             provider = _Provider(
@@ -455,7 +507,7 @@ class Gateway:
         """A tool's results: answered here, whatever they are; the provider never sees them."""
         if facts.method != "POST":
             facts.out.hang_up()
-            return await facts.out.answer(errors.only_posts(facts.path.decode()))
+            return await facts.out.answer(errors.only_posts(facts.path.decode()), facts.own_lines())
         try:
             raw = await self._body(facts)
             codings = encodings.named(v.decode("latin-1") for v in headers.values(facts.headers, b"content-encoding"))
@@ -464,16 +516,17 @@ class Gateway:
             facts.end = "too-large"
             facts.out.hang_up()
             decoded = isinstance(fault, encodings.TooLarge)
-            return await facts.out.answer(errors.body_too_large(self._limit, decoded))
+            return await facts.out.answer(errors.body_too_large(self._limit, decoded), facts.own_lines())
         except _Malformed:
             facts.end = "malformed"
             facts.out.hang_up()
-            return await facts.out.answer(errors.malformed("its body is not framed as announced"))
+            return await facts.out.answer(errors.malformed("its body is not framed as announced"), facts.own_lines())
         except encodings.Broken:
-            return await facts.out.answer(errors.malformed("its body is not encoded as announced"))
+            return await facts.out.answer(errors.malformed("its body is not encoded as announced"), facts.own_lines())
         tenant = self._settings.tenant
         who = headers.credential(facts.headers, tenant.by, tenant.header)
-        return await facts.out.answer(await tagging.answer(body, tenant_digest(who) if who is not None else None))
+        answer = await tagging.answer(body, tenant_digest(who) if who is not None else None)
+        return await facts.out.answer(answer, facts.own_lines())
 
     async def _pass_through(self, facts: _Facts) -> Sent:
         """Not a conversation: streams both ways."""
@@ -485,6 +538,7 @@ class Gateway:
         if chunked or length:
             await self._continue(facts)
             reply = await self._send(facts, lines, _pieces(facts), None if chunked else length)
+            facts.forwarded = facts.received
         else:
             reply = await self._send(facts, lines, None, length)
         return await self._relay(facts, reply, None)
@@ -518,7 +572,13 @@ class Gateway:
         if upstream is None or facts.target is None:
             raise RuntimeError("the gateway was not started")
         method = facts.method.encode("ascii")
-        return await upstream.ask(method, upstream.destination.target(facts.target), lines, body, length)
+        if facts.trace:
+            lines = [line for line in lines if line[0].lower() not in headers.TRACE] + list(facts.trace)
+        since = time.perf_counter_ns()
+        with facts.stays.room("provider"):
+            reply = await upstream.ask(method, upstream.destination.target(facts.target), lines, body, length)
+        facts.reply, facts.waited = reply, (facts.waited or 0) + time.perf_counter_ns() - since
+        return reply
 
     async def _relay(self, facts: _Facts, reply: Reply, exchange: Underway | None) -> Sent:
         """Pass a reply on, piece by piece."""
@@ -577,12 +637,14 @@ class Gateway:
                 question_id=headers.value(facts.headers, headers.QUESTION),
                 compaction_off=(headers.value(facts.headers, headers.COMPACTION) or "").lower() == "off",
                 api=facts.api or "chat",
+                stays=facts.stays,
             )
-            return await self._conversations.ask(asked)
+            facts.exchange = await self._conversations.ask(asked)
         except Exception as fault:
             # Whatever fails in the rooms below must never break a user's request.
-            logs.fault("conversation-failed", fault)
-            return _Alone(body)
+            logs.fault("conversation-failed", fault, id=facts.id)
+            facts.exchange = _Alone(body)
+        return facts.exchange
 
     async def _body(self, facts: _Facts) -> bytes:
         """The whole body as it came. Raises `_TooLarge` as early as it shows, `_Malformed`, or `ConnectionError`."""
@@ -608,7 +670,7 @@ class Gateway:
         facts.evidence = (await self._ask(facts, b"")).header
         facts.end = "too-large"
         facts.out.hang_up()
-        return await facts.out.answer(errors.body_too_large(self._limit, decoded), facts.evidence_line())
+        return await facts.out.answer(errors.body_too_large(self._limit, decoded), facts.own_lines())
 
     async def _continue(self, facts: _Facts) -> None:
         """Tell a client that waits before it sends its body to go on: the low-level server does not."""

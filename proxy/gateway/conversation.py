@@ -10,8 +10,8 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar, get_args
 
 from proxy.compaction import append, rewrite
@@ -27,6 +27,7 @@ from proxy.gateway.histories import Histories, extended
 from proxy.gateway.recent import Recent
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
+from proxy.gateway.watched import Conversed, Stays
 from proxy.ledger import boundary, records, settling, transcript
 from proxy.ledger.boundary import Boundary
 from proxy.ledger.questions import Habits, follows_answer
@@ -34,7 +35,7 @@ from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
-from proxy.wire.messages import Api, NotJson, Reply, splice
+from proxy.wire.messages import Api, NotJson, Reply, ReplyReader, Request, splice
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -66,7 +67,7 @@ class Asked:
     """What the HTTP part knows of a request on a compacted path.
 
     `body` is decoded (after Content-Encoding). `credential` stands for the tenant; without one (None), nothing is
-    recorded or matched.
+    recorded or matched. In `stays` the rooms write down how long the request was with each of them.
     """
 
     body: bytes
@@ -74,6 +75,7 @@ class Asked:
     question_id: str | None = None
     compaction_off: bool = False
     api: str = "chat"
+    stays: Stays = field(default_factory=Stays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,8 @@ class Refusal:
 class _Read:
     """What reading a request gave: its transcript, and why it stays untouched if that is known already.
 
-    `evidence` are the ordinals of its evidence returns that can be cited. `whole` says whether the transcript has
+    `evidence` are the ordinals of its evidence returns that can be cited, `tables_of_returns` the tables of all its
+    evidence returns, by ordinal. `whole` says whether the transcript has
     everything that the model sees, and `recordable` whether its question can be written down. `tables` are those that
     it was read by, `cut_short` the tags of returns that do not fit.
     """
@@ -97,6 +100,7 @@ class _Read:
     transcript: Transcript | None
     untouched: Reason | None
     evidence: frozenset[int] = frozenset()
+    tables_of_returns: Mapping[int, Table] = field(default_factory=dict)
     whole: bool = False
     recordable: bool = False
     tables: Tables = ()
@@ -149,7 +153,7 @@ class Conversations:
     async def ask(self, asked: Asked) -> Exchange:
         """Decide what goes upstream for a request, and follow its reply."""
         if self._mode == "off" or asked.compaction_off:
-            return Exchange(asked.body, Untouched(Reason.OFF))
+            return Exchange(asked, Untouched(Reason.OFF))
         # Pictures may have to be decoded, which takes as long as their pixels are many.
         large = len(asked.body) >= _LARGE or b"data:image" in asked.body
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
@@ -160,10 +164,11 @@ class Conversations:
                 tables = with_registered(self._tables, known_whole)
                 read = await _run(large, lambda: self._read(asked, tenant, tables))
         if read.transcript is None:
-            return Exchange(asked.body, Untouched(read.untouched or Reason.NOT_JSON))
+            return Exchange(asked, Untouched(read.untouched or Reason.NOT_JSON))
         if not read.transcript.users:
             tenant = None
-        known, trouble = await self._look_up(read, tenant, asked.question_id)
+        with asked.stays.room("store"):
+            known, trouble = await self._look_up(read, tenant, asked.question_id)
         decision = await _run(large, lambda: self._decide(asked, read, tenant, known, trouble))
         member = read.transcript.request.api.MEMBER
         refusal = _refusal(decision.outcome, member) if decision.refuse else None
@@ -171,13 +176,14 @@ class Conversations:
         if tenant is not None:
             self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
             after = _Afterwards(self, read, decision.boundary, tenant, asked.question_id, large)
-        return Exchange(asked.body, decision.outcome, refusal, after)
+        return Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
 
     # Reading: pure, and long for large bodies.
 
     def _read(self, asked: Asked, tenant: bytes | None, every: Tables) -> _Read:
         try:
-            request = _APIS[asked.api].cut(asked.body)
+            with asked.stays.room("wire"):
+                request = _APIS[asked.api].cut(asked.body)
         except NotJson:
             return _Read(None, Reason.NOT_JSON)
         untouched: Reason | None = None
@@ -187,8 +193,10 @@ class Conversations:
             request, whole = self._histories.before(tenant, request)
         elif request.in_background:
             return _Read(None, Reason.BACKGROUND)
-        read = transcript.read(request)
-        tables = self._evidence(read, every)
+        with asked.stays.room("ledger"):
+            read = transcript.read(request)
+        with asked.stays.room("evidence"):
+            tables = self._evidence(read, every)
         citable = frozenset(ordinal for ordinal, table in tables.items() if table.cite is not None)
         if not citable:
             untouched = untouched or (Reason.NO_CITATIONS if tables else Reason.NO_EVIDENCE)
@@ -196,6 +204,7 @@ class Conversations:
             read,
             untouched,
             citable,
+            tables_of_returns=tables,
             whole=whole,
             recordable=whole and bool(citable),
             tables=every,
@@ -274,9 +283,10 @@ class Conversations:
         given: Callable[[bytes], Boundary | None] = (
             (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
         )
-        found = boundary.find(
-            asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, read.tables
-        )
+        with asked.stays.room("ledger"):
+            found = boundary.find(
+                asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, read.tables
+            )
         same_question = {
             index
             for index, step in enumerate(asked_of.replies)
@@ -302,7 +312,8 @@ class Conversations:
         assert read.transcript is not None
         if record is None:
             return Untouched((trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
-        done = self._rewrite(read.transcript, record, read.tables, self._can_send_again)
+        with asked.stays.room("compaction"):
+            done = self._rewrite(read.transcript, record, read.tables, self._can_send_again)
         if not done.splices:
             if done.missing:
                 return Untouched(Reason.MISSING_CONTENT)
@@ -317,7 +328,7 @@ class Conversations:
             after=len(body),
         )
         if self._mode == "observe":
-            return Untouched(Reason.OBSERVE, figures)
+            return Untouched(Reason.OBSERVE, figures, body)
         return Compacted(body, figures)
 
     def _saw_break_off(self, read: Transcript, tenant: bytes | None) -> bool:
@@ -407,17 +418,17 @@ class _Afterwards:
         self._tenant = tenant
         self._question_id = question_id
         self._large = large
-        self.reader = read.transcript.request.api.reader(read.transcript.request)
 
-    async def settle(self) -> None:
-        replies = self.reader.replies()
+    async def settle(self, reader: ReplyReader) -> list[StoredRecord]:
+        """Write down what the reply settled. Returns the records."""
+        replies = reader.replies()
         if not self._whole or not replies:
-            return
-        names = self.reader.continued_by()
+            return []
+        names = reader.continued_by()
         if names:
             self._conversations.remember(self._tenant, names, self._transcript, replies[0])
         if not self._recordable and not any(reply.ran for reply in replies):
-            return
+            return []
         rows = await _run(
             self._large,
             lambda: self._conversations.write_down(
@@ -431,6 +442,7 @@ class _Afterwards:
             ),
         )
         self._conversations.keep(self._tenant, self._transcript, rows)
+        return rows
 
 
 class Exchange:
@@ -444,22 +456,59 @@ class Exchange:
     steering: Steering | None = None
 
     def __init__(
-        self, body: bytes, outcome: Outcome, refusal: Refusal | None = None, after: _Afterwards | None = None
+        self,
+        asked: Asked,
+        outcome: Outcome,
+        refusal: Refusal | None = None,
+        after: _Afterwards | None = None,
+        read: _Read | None = None,
+        found: Boundary | None = None,
+        tenant: bytes | None = None,
     ) -> None:
-        self.body = outcome.body if isinstance(outcome, Compacted) else body
+        self.body = outcome.body if isinstance(outcome, Compacted) else asked.body
         self.outcome = outcome
         self.header = outcome.header()
         self.refusal = refusal
         self._after = after
+        self._asked = asked
+        self._read = read or _Read(None, None)
+        self._boundary = found or Boundary()
+        self._tenant = tenant
+        self._settled: list[StoredRecord] = []
+        self._reader = self._reply_reader()
+
+    def _reply_reader(self) -> ReplyReader:
+        """Follows the reply: for what it settles, and for what the provider says that it used."""
+        api = _APIS[self._asked.api]
+        read = self._read.transcript
+        return api.reader(read.request if read is not None else Request(api, b"", ()))
+
+    def told(self) -> Conversed:
+        """What became of the request and its reply, for whoever watches."""
+        read, outcome = self._read, self.outcome
+        model = read.transcript.request.model if read.transcript is not None else None
+        return Conversed(
+            came=self._asked.body,
+            went=self.body,
+            outcome=outcome,
+            model=model or self._reader.model(),
+            tenant=self._tenant,
+            question_id=self._asked.question_id,
+            transcript=read.transcript,
+            evidence=read.tables_of_returns,
+            boundary=self._boundary,
+            would=outcome.would if isinstance(outcome, Untouched) else None,
+            settled=tuple(row.payload for row in self._settled),
+            usage=self._reader.usage(),
+        )
 
     def feed(self, chunk: bytes) -> None:
         """The next bytes of the reply, decompressed."""
-        if self._after is not None:
-            self._after.reader.feed(chunk)
+        self._reader.feed(chunk)
 
     def finished(self) -> bool:
         """Whether the reply finished, and its question can be settled now."""
-        return self._after is not None and self._after.reader.finished()
+        return self._after is not None and self._reader.finished()
 
     async def settle(self) -> None:
         """Write down what the reply settled: once, however often it is called."""
@@ -467,15 +516,14 @@ class Exchange:
         if after is None:
             return
         try:
-            await after.settle()
+            with self._asked.stays.room("settling"):
+                self._settled = await after.settle(self._reader)
         except Exception:
             log.exception("a question could not be settled; its evidence stays in later requests")
 
     async def ended(self, complete: bool) -> None:
         """The reply's body ended, or broke off: then what had not finished settles nothing."""
-        if self._after is None:
-            return
-        self._after.reader.close(complete)
+        self._reader.close(complete)
         if complete and self.finished():
             await self.settle()
         self._after = None

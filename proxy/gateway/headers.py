@@ -14,6 +14,9 @@ Headers = tuple[tuple[bytes, bytes], ...]
 EVIDENCE_PROXY = b"Evidence-Proxy"
 QUESTION = b"evidence-question"
 COMPACTION = b"evidence-compaction"
+REQUEST_ID = b"x-request-id"
+#: Source: W3C, "Trace Context". What says which trace a request belongs to.
+TRACE = frozenset({b"traceparent", b"tracestate"})
 
 # Our own request headers: the provider must not see them, and Evidence-Conversation is reserved for the same use.
 _OURS = frozenset({QUESTION, COMPACTION, b"evidence-conversation"})
@@ -39,6 +42,7 @@ _OF_THE_BODY = frozenset({b"content-encoding", b"content-md5", b"digest", b"cont
 
 _CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
 
+_A_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 _UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
 
 
@@ -50,6 +54,12 @@ def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
 def value(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
     """The first value of a header that is not empty, as text, or None."""
     return next((text for found in values(headers, name) if (text := found.decode("latin-1").strip())), None)
+
+
+def request_id(headers: Headers) -> str | None:
+    """The id that the sender gave its request; None where there is none that can stand in a log and a header."""
+    given = value(headers, REQUEST_ID)
+    return given if given is not None and _A_REQUEST_ID.fullmatch(given) else None
 
 
 def up(headers: Headers, rewritten: bool, api_key: str | None) -> list[tuple[bytes, bytes]]:
@@ -70,18 +80,26 @@ def up(headers: Headers, rewritten: bool, api_key: str | None) -> list[tuple[byt
     return lines
 
 
-def down(headers: Headers, evidence: str | None, framed: bool) -> list[tuple[bytes, bytes]]:
+def down(
+    headers: Headers, evidence: str | None, framed: bool, request_id: str | None = None
+) -> list[tuple[bytes, bytes]]:
     """The lines that go to the client. `evidence` is the value of Evidence-Proxy, if any; Content-Length stays where
-    it stood if it frames the body (`framed`)."""
+    it stood if it frames the body (`framed`). A `request_id` is told where the provider tells none of its own, which
+    is what its support will ask for."""
     dropped = (_HOP | _connection_options(headers)) - {b"content-length"}
     if not framed:
         dropped |= {b"content-length"}
     if evidence is not None:
         dropped |= {EVIDENCE_PROXY.lower()}  # from a proxy behind this one; two would contradict each other
     lines = [line for line in headers if line[0].lower() not in dropped]
-    if evidence is not None:
-        lines.append((EVIDENCE_PROXY, printable(evidence)))
-    return lines
+    told = None if values(headers, REQUEST_ID) else request_id
+    return lines + ours(evidence, told)
+
+
+def ours(evidence: str | None, request_id: str | None) -> list[tuple[bytes, bytes]]:
+    """Our own lines on a reply."""
+    lines = [] if evidence is None else [(EVIDENCE_PROXY, printable(evidence))]
+    return lines if request_id is None else [*lines, (REQUEST_ID, printable(request_id))]
 
 
 def of_another_body(lines: Headers) -> Headers:

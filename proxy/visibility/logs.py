@@ -12,25 +12,12 @@ import logging
 import sys
 import time
 import traceback
-from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from proxy.gateway.watched import Passed
 
 _LOG = logging.getLogger("proxy")
-
-
-@dataclass
-class RequestLine:
-    """One request, as far as it is nobody's secret. Filled in while the request runs, written once at its end."""
-
-    id: str
-    method: str
-    path: str
-    status: int | None = None
-    outcome: str | None = None
-    received: int = 0
-    sent: int = 0
-    ms: float = 0.0
-    end: str = "complete"
 
 
 class JsonLines(logging.Formatter):
@@ -66,10 +53,29 @@ def configure(stream: TextIO | None = None, level: int = logging.INFO) -> None:
     _LOG.setLevel(level)
 
 
-def request(line: RequestLine) -> None:
-    """Write a request's one line."""
-    if _LOG.isEnabledFor(logging.INFO):
-        _LOG.info("request", extra={"values": asdict(line)})
+def request(passed: Passed) -> None:
+    """Write a request's one line, at its end: what of it is nobody's secret.
+
+    `id` is what the client was told as x-request-id, unless the provider sent one of its own: that is `provider_id`.
+    """
+    if not _LOG.isEnabledFor(logging.INFO):
+        return
+    came = passed.arrived
+    values = {
+        "id": came.id,
+        "method": came.method,
+        "path": came.path,
+        "status": passed.status or None,
+        "outcome": passed.outcome,
+        "received": passed.received,
+        "sent": passed.sent,
+        "ms": round(passed.took * 1000, 1),
+        "added_ms": round(passed.added * 1000, 2),
+        "end": passed.end,
+    }
+    if passed.provider_id is not None:
+        values["provider_id"] = passed.provider_id[:128]
+    _LOG.info("request", extra={"values": values})
 
 
 def event(name: str, **values: Any) -> None:

@@ -42,6 +42,7 @@ _ROLES = {
 class _Body(msgspec.Struct):
     messages: list[msgspec.Raw]
     n: Any = None
+    model: Any = None
 
 
 class _Fields(msgspec.Struct):
@@ -63,7 +64,14 @@ def cut(body: bytes) -> Request:
         raise NotJson('expected "messages" to be an array')
     messages = tuple(_message(index, span, fields) for index, (span, fields) in enumerate(found.items))
     api = cast(Api, sys.modules[__name__])
-    return Request(api=api, body=body, messages=messages, choices=_choices(found.beside["n"]))
+    model = found.beside["model"]
+    return Request(
+        api=api,
+        body=body,
+        messages=messages,
+        choices=_choices(found.beside["n"]),
+        model=model if isinstance(model, str) else None,
+    )
 
 
 def reader(request: Request) -> ChatReplyReader:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.wire.messages import Call, Reply
-from proxy.wire.side_reader import SideReader, read_json
+from proxy.wire.messages import Call, Reply, Usage
+from proxy.wire.side_reader import SideReader, read_json, usage
 
 #: How each ending is spelled. A reply with any other ending (length, content_filter, ...) settles nothing.
 ANSWERED = frozenset({"stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete", "completed", "end"})
@@ -20,6 +20,10 @@ CALLED = frozenset({"tool_calls", "function_call", "tool_use", "tool_call", "fun
 def finished_normally(finish: str | None) -> bool:
     """Whether a finish reason says that the model ended by itself: an answer, or tool calls."""
     return finish is not None and finish.lower() in ANSWERED | CALLED
+
+
+def _usage(told: dict[str, Any]) -> Usage:
+    return usage(told, "prompt_tokens", "completion_tokens")
 
 
 @dataclass
@@ -59,6 +63,7 @@ class ChatReplyReader(SideReader):
         if value.get("error"):
             self._broken = True
             return
+        self._told_beside(value, _usage)
         for position, choice in enumerate(value.get("choices") or []):
             index = choice.get("index")
             known = self._choices.setdefault(index if isinstance(index, int) else position, _Choice())

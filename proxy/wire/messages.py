@@ -89,8 +89,17 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What a provider says that a reply used, in tokens; None where it says nothing. `cached` is a part of `input`."""
+
+    input: int | None = None
+    cached: int | None = None
+    output: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """A request body, cut by `api`. `choices` is how many replies it asks for."""
+    """A request body, cut by `api`. `choices` is how many replies it asks for, `model` of whom."""
 
     api: Api
     body: bytes
@@ -103,6 +112,7 @@ class Request:
     """Whether the provider keeps the reply, so that a later request may name it instead of carrying its history."""
     in_background: bool = False
     """Whether the reply is only a promise of one, to be fetched later."""
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +147,12 @@ class ReplyReader(Protocol):
 
     def continued_by(self) -> tuple[str, ...]:
         """The ids under which the provider keeps this reply with its history, where a later request may name it."""
+
+    def usage(self) -> Usage | None:
+        """What the provider says that the reply used, as far as it was fed: a stream may say so after its finish."""
+
+    def model(self) -> str | None:
+        """Who says to have replied."""
 
 
 class LabelledPicture(NamedTuple):

@@ -27,6 +27,7 @@ class _Body(msgspec.Struct):
     prompt: Any = None
     store: Any = None
     background: Any = None
+    model: Any = None
 
 
 MEMBER = "input"
@@ -54,6 +55,7 @@ def cut(body: bytes) -> Request:
         in_conversation=kept_in is not None,
         stored=found.beside["store"] is not False,
         in_background=found.beside["background"] is True,
+        model=named(found.beside["model"]),
     )
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from proxy.wire import responses_items
-from proxy.wire.messages import Call, Message, Reply, Role, Span
+from proxy.wire.messages import Call, Message, Reply, Role, Span, Usage
 from proxy.wire.responses_items import Fields, named
-from proxy.wire.side_reader import SideReader, read_json
+from proxy.wire.side_reader import SideReader, read_json, usage
 
 _COMPLETED = b'"response.completed"'
+_CUT_OFF = (b'"response.incomplete"', b'"response.failed"')  # what these used was used all the same
 _ITEM_DONE = b'"response.output_item.done"'
 
 
@@ -49,6 +50,10 @@ class ResponsesReplyReader(SideReader):
             event = read_json(data)
             if event.get("type") == "response.completed":
                 self._response(event.get("response") or {})
+        elif any(kind in ends for kind in _CUT_OFF):
+            event = read_json(data)
+            if event.get("type") in ("response.incomplete", "response.failed"):
+                self._told_beside(event.get("response") or {}, _usage)
         elif _ITEM_DONE in ends:
             event = read_json(data)
             if event.get("type") == "response.output_item.done":
@@ -56,6 +61,7 @@ class ResponsesReplyReader(SideReader):
                 self._items.append(event.get("item"))
 
     def _response(self, response: Any) -> None:
+        self._told_beside(response, _usage)
         if response.get("status", "completed") != "completed" or response.get("error"):
             return
         items = response.get("output") or self._items
@@ -65,6 +71,10 @@ class ResponsesReplyReader(SideReader):
             self._conversation = named(conversation.get("id"))
         self._reply = _reply([item for item in items if isinstance(item, dict)])
         self._items = []
+
+
+def _usage(told: dict[str, Any]) -> Usage:
+    return usage(told, "input_tokens", "output_tokens")
 
 
 def _reply(items: list[dict[str, Any]]) -> Reply:

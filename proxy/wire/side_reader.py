@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
 from proxy.wire.events import EventReader
-from proxy.wire.messages import Reply
+from proxy.wire.messages import Reply, Usage
 
 
 def read_json(data: bytes) -> Any:
@@ -21,6 +22,23 @@ def read_json(data: bytes) -> Any:
         return orjson.loads(data)
     except ValueError:
         return json.loads(data.decode("utf-8-sig"))
+
+
+UsageReader = Callable[[dict[str, Any]], Usage]
+
+
+def usage(told: dict[str, Any], read: str, wrote: str) -> Usage:
+    """The members that name what was read, what of it came from the provider's cache, and what was written.
+
+    Some servers name what the cache gave at the top, as `prompt_cache_hit_tokens`.
+    """
+    details = told.get(f"{read}_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else told.get("prompt_cache_hit_tokens")
+    return Usage(_count(told.get(read)), _count(cached), _count(told.get(wrote)))
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None
 
 
 class SideReader(ABC):
@@ -33,6 +51,8 @@ class SideReader(ABC):
         self._whole: list[bytes] | None = None
         self._broken = False
         self._over = False
+        self._used: Usage | None = None
+        self._model: str | None = None
 
     def feed(self, chunk: bytes) -> None:
         """The next bytes of the reply."""
@@ -85,6 +105,22 @@ class SideReader(ABC):
     def continued_by(self) -> tuple[str, ...]:
         """The ids under which the provider keeps this reply with its history; none where it does not."""
         return ()
+
+    def usage(self) -> Usage | None:
+        """What the provider says that this reply used, as far as it was read."""
+        return self._used
+
+    def model(self) -> str | None:
+        """Who says to have replied."""
+        return self._model
+
+    def _told_beside(self, value: Any, read: UsageReader) -> None:
+        """What an object of the API says of itself beside what it says."""
+        usage, model = value.get("usage"), value.get("model")
+        if isinstance(usage, dict):
+            self._used = read(usage)
+        if isinstance(model, str) and model:
+            self._model = model
 
     def _hold(self, size: int) -> None:
         """Count what is kept of a reply. Raises ValueError past the bound."""

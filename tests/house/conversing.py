@@ -47,6 +47,9 @@ class Told:
             await self.hold.wait()
         self.story.append(("settled", b""))
 
+    def told(self) -> None:
+        return None
+
     async def ended(self, complete: bool) -> None:
         self.story.append(("ended", b"whole" if complete else b"broken"))
         self.over.set()

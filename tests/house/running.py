@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from proxy.gateway.app import Conversing, Gateway, Readiness, Tagging
+from proxy.gateway.watched import Watcher
 from proxy.settings import Settings
 
 ROOT = Path(__file__).parents[2]
+
+
+#: Proxies in tests run beside each other, and beside whatever else runs on this machine.
+_OF_ITS_OWN = {"EVIDENCE_PROXY_SERVER__ADMIN_PORT": "0"}
 
 
 class ProxyProcess:
@@ -40,7 +45,7 @@ class ProxyProcess:
             sys.executable,
             *("-m", "proxy", "serve", "--config", str(self.file), "--port", "0"),
             cwd=ROOT,
-            env={**clean, "XDG_DATA_HOME": str(self.directory / "data"), **self._environment},
+            env={**clean, **_OF_ITS_OWN, "XDG_DATA_HOME": str(self.directory / "data"), **self._environment},
             stderr=asyncio.subprocess.PIPE,
         )
         self._reading = asyncio.create_task(self._read())
@@ -98,9 +103,10 @@ class InProcess:
         readiness: Readiness,
         key: str | None,
         tagging: Tagging | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         self.settings = settings
-        self.gateway = Gateway(settings, conversations, readiness, key, tagging)
+        self.gateway = Gateway(settings, conversations, readiness, key, tagging, watcher)
         self.url = ""
 
     async def start(self) -> InProcess:
