@@ -98,6 +98,11 @@ def read_label(text: str) -> Label | None:
     return Label(found["id"], found["reference"], found["collection"]) if found else None
 
 
+def printed_before_it_failed(error: str) -> bool:
+    """Whether the error of a program tells what it had printed: that much was retrieved."""
+    return bool(error.partition("\n\nOutput:")[2].strip())
+
+
 def says_registered(text: str) -> bool:
     """Whether a cite call's return says that the citation was registered or recorded."""
     return _REGISTERED.search(text) is not None

@@ -30,6 +30,18 @@ def says_failed(parts: tuple[Part, ...]) -> bool:
     return _FAILED.match(text) is not None
 
 
+def retrieved(table: Table, tool: str, parts: tuple[Part, ...]) -> bool:
+    """Whether a return of an evidence tool brought evidence, be it an empty result. An error, a budget that was refused
+    and a request for another try did not; a program that failed did, if it had printed something before."""
+    if not says_failed(parts):
+        return True
+    if table.format != "haiku" or tool != haiku.CODE_TOOL or is_retry_prompt(parts):
+        return False
+    value = auto.parse(text_of(parts))
+    error = value.get("error") if isinstance(value, dict) else text_of(parts)
+    return isinstance(error, str) and haiku.printed_before_it_failed(error)
+
+
 def read(table: Table, tool: str, parts: tuple[Part, ...]) -> Evidence:
     """The chunks and pictures of an evidence return; each text part is read alone."""
     if table.proof is not None:

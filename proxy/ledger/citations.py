@@ -14,11 +14,12 @@ from proxy.ledger.transcript import Return, Transcript
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """An evidence return with what it holds."""
+    """An evidence return with what it holds. `brought` is whether it brought evidence, and did not only fail."""
 
     ret: Return
     table: Table
     evidence: Evidence
+    brought: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def numbered(transcript: Transcript) -> dict[int, str]:
 
 
 def _folded_name(written: str) -> str | None:
-    """A return's name without what models spell in other ways: `Search #2` and `search result 2` are one."""
+    """A return's name without what models spell in other ways: `Search #2`, `search_2`, `search result 2` are one."""
     match = _NUMBERED.fullmatch(written.strip()) if len(written) <= _LONGEST_NAME else None
     if match is None:
         return None

@@ -83,6 +83,33 @@ def cited_without_record(
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """How a question stands with a reply: what it declared, whether it retrieved evidence, and whether anything was
+    cited in the conversation. `ways` are those by which its answer may be cited, the newest evidence's first."""
+
+    declaration: Declaration
+    retrieved: bool
+    cited: bool
+    ways: tuple[str, ...] = ()
+
+
+def standing(
+    transcript: Transcript,
+    reply: Reply,
+    *,
+    previous: Record | None,
+    from_reply: int,
+    tables: Tables,
+    habits: Habits,
+    noted: Sequence[Noted] = (),
+) -> Standing:
+    """How the current question would stand if `reply` ended it (the arguments are those of `settle`)."""
+    question = _Question(transcript, previous, from_reply, tables, habits, noted)
+    question.read_stretches(reply)
+    return question.standing()
+
+
+@dataclass(frozen=True, slots=True)
 class Citable:
     """What can be cited in answer to a request, by one way of citing. `nameless` are the names of the question's
     returns that show no id; `resolve` says what a written id means."""
@@ -135,6 +162,7 @@ class _Question:
     reads: list[Read] = field(default_factory=list)
     declaration: Declaration = "missing"
     ordinal: int = 1
+    _own: list[Read] = field(default_factory=list)  # those that brought evidence to the last stretch
     _cited: list[tuple[Table, Resolved]] = field(default_factory=list)
     _reply_of: dict[int, int] = field(default_factory=dict)
     _earlier: dict[str, Index] = field(default_factory=dict)
@@ -148,6 +176,8 @@ class _Question:
         if reply is None:
             parts = [part for part in parts if part.answered]
         held = self._hold(parts)
+        if reply is not None:
+            self._own = [read for read in held[-1] if read.table.cite is not None and read.brought]
         # What was answered without evidence before the first search was seen, and is a question of its own.
         cited = [any(read.table.cite is not None for read in reads) for reads in held]
         idle = cited.index(True) if True in cited else len(held) - 1
@@ -207,8 +237,10 @@ class _Question:
         """The citations and the declaration of one stretch, and so the fate of its returns."""
         before = self._cited_before(tables)
         resolver = self._resolver(way, tables, own, question)
-        newest = max((self._reply_of[read.ret.ordinal] for read in own.reads), default=-1)
+        newest = self._newest(own.reads)
+        newest_of_all = self._newest(self._own)
         declaration: Declaration = "missing"
+        of_all: Declaration = "missing"
         clear = True
         for cite in self._cites(way, tables, part, final):
             resolved = self._resolved(cite, resolver)
@@ -218,12 +250,12 @@ class _Question:
             # A citation counts for the declaration only if it came after the newest evidence; what is cited again
             # merges, and one whose ids resolve to nothing declares nothing.
             if cite.declares and cite.reply > newest:
-                if resolved:
-                    declaration = "grounded"
-                elif cite.nothing and declaration == "missing":
-                    declaration = "ungrounded"
-        if final is not None:
-            self.declaration = max(self.declaration, declaration, key=("missing", "ungrounded", "grounded").index)
+                said: Declaration = "grounded" if resolved else "ungrounded" if cite.nothing else "missing"
+                declaration = _more(declaration, said)
+                # Several sources, one decision: newer evidence of another source is not declared by this.
+                of_all = _more(of_all, said) if cite.reply > newest_of_all else of_all
+        if not part.answered:
+            self.declaration = _more(self.declaration, of_all)
         for read in own.reads:
             # An answered stretch without a record: nothing is known of it but what the transcript shows.
             undeclared = "keep" if part.answered else read.table.undeclared
@@ -233,6 +265,22 @@ class _Question:
                 self.kept.add(read.ret.ordinal)
             else:
                 self.replaced.add(read.ret.ordinal)
+
+    def _newest(self, reads: Iterable[Read]) -> int:
+        """The newest reply of which evidence came back."""
+        return max((self._reply_of[read.ret.ordinal] for read in reads if read.brought), default=-1)
+
+    def standing(self) -> Standing:
+        """How the question stands; once its stretches have been read."""
+        before = self.previous.cited if self.previous else ()
+        seen = [
+            read.table.cite for read in sorted(self._own, key=lambda r: self._reply_of[r.ret.ordinal], reverse=True)
+        ]
+        named = {table.name: table.cite for table in self.tables}
+        seen += [named.get(entry.table) for entry in sorted(before, key=lambda entry: entry.group, reverse=True)]
+        seen += [table.cite for table, _ in reversed(self._cited)]
+        ways = tuple(dict.fromkeys(way for way in seen if way is not None))
+        return Standing(self.declaration, bool(self._own), bool(before or self._cited), ways)
 
     def _note(self, meaning: Resolved, tables: list[Table], before: list[Cited], beside: bool) -> None:
         """Write down one resolved id, for each table that it belongs to."""
@@ -516,7 +564,14 @@ def read_return(found: Return, tables: Tables) -> Read | None:
     if found.tool is None or not parts or returns.is_retry_prompt(parts):
         return None
     table = table_of(tables, found.tool, parts)
-    return Read(found, table, returns.read(table, found.tool, parts)) if table is not None else None
+    if table is None:
+        return None
+    return Read(found, table, returns.read(table, found.tool, parts), returns.retrieved(table, found.tool, parts))
+
+
+def _more(one: Declaration, other: Declaration) -> Declaration:
+    """Both declarations as one: an empty second thought does not narrow, and what comes later adds."""
+    return max(one, other, key=("missing", "ungrounded", "grounded").index)
 
 
 def content_digest(found: Found) -> bytes:

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import msgspec
 
-from proxy.wire import parts
-from proxy.wire.bodies import Cutter
-from proxy.wire.chat_reply import ChatReplyReader
+from proxy.wire import added, chat_written, parts
+from proxy.wire.bodies import Cutter, json_text
+from proxy.wire.chat_reply import ChatLiveReader, ChatReplyReader
 from proxy.wire.messages import (
     ALONE,
     Api,
@@ -77,6 +77,11 @@ def cut(body: bytes) -> Request:
 def reader(request: Request) -> ChatReplyReader:
     """A reader for the reply to this request."""
     return ChatReplyReader(request.choices)
+
+
+def live_reader(request: Request) -> ChatLiveReader:
+    """The same, which also tells what has been said so far."""
+    return ChatLiveReader(request.choices)
 
 
 def _choices(n: object) -> int:
@@ -147,3 +152,49 @@ def remove_message(request: Request, message: Message) -> Splice:
 def add_user_message(request: Request, after: Message, pictures: Sequence[LabelledPicture]) -> Splice:
     """A new user message of these pictures, after another message."""
     return parts.user_message(after, pictures, "text")
+
+
+# What a request of our own adds to the client's, and what it leaves out.
+
+#: What asks for a stream, for more than one choice, or for a form that a cite call has not.
+_NOT_OURS = ("stream", "stream_options", "n", "response_format")
+
+
+def offered(request: Request) -> tuple[str, ...]:
+    """The names of the tools that the model may call."""
+    found = added.members(request.body, "tools", "functions")
+    listed = [tool for tools in found.values() if isinstance(tools, list) for tool in tools if isinstance(tool, dict)]
+    described = (tool.get("function") or tool.get("custom") or tool for tool in listed)
+    names = (tool.get("name") for tool in described if isinstance(tool, dict))
+    return tuple(name for name in names if isinstance(name, str))
+
+
+def streams(request: Request) -> bool:
+    """Whether the client wants a stream."""
+    return added.members(request.body, "stream")["stream"] is True
+
+
+def plain(request: Request) -> list[Splice]:
+    """Ask for one whole reply in no set form, in which any tool may be called."""
+    return added.without(request.body, (*_NOT_OURS, *added.tied_choice(request.body)))
+
+
+def appended(request: Request, messages: Sequence[Message]) -> Splice:
+    """Put messages of ours (texts, calls and returns) at the end of the conversation."""
+    return added.at_the_end(request, [_written(message) for message in messages])
+
+
+def _written(message: Message) -> bytes:
+    said = json_text(message.text())
+    if message.role is Role.TOOL:
+        return b'{"role":"tool","tool_call_id":' + json_text(message.call_id or "") + b',"content":' + said + b"}"
+    if not message.calls:
+        return b'{"role":' + json_text(message.role.value) + b',"content":' + said + b"}"
+    content = said if message.parts else b"null"
+    calls = b",".join(chat_written.call(call) for call in message.calls)
+    return b'{"role":"assistant","content":' + content + b',"tool_calls":[' + calls + b"]}"
+
+
+def written_reply(calls: Sequence[Call], like: bytes, streamed: bool, created: int, identity: str) -> list[bytes]:
+    """A reply of ours that calls tools: see `messages.Api`."""
+    return chat_written.reply(calls, like, streamed, created, identity)

@@ -98,3 +98,22 @@ class ChatReplyReader(SideReader):
             if isinstance(arguments, str):
                 self._hold(len(arguments))
                 known[2] = (known[2] or "") + arguments
+
+
+class ChatLiveReader(ChatReplyReader):
+    """Reads a chat completion while it is held: what has been said so far counts, too."""
+
+    def __init__(self, choices: int = 1) -> None:
+        super().__init__(choices)
+        self._taken = 0
+
+    def begun(self) -> tuple[str, ...]:
+        """The names of the tools that it has begun to call."""
+        return tuple(call[1] or "" for choice in self._choices.values() for call in choice.calls.values())
+
+    def news(self) -> str:
+        """The text that was said since the last time that this was asked."""
+        text = next(iter(self._choices.values())).text if self._choices else []
+        fresh = "".join(text[self._taken :])
+        self._taken = len(text)
+        return fresh

@@ -155,6 +155,16 @@ class ReplyReader(Protocol):
         """Who says to have replied."""
 
 
+class LiveReader(ReplyReader, Protocol):
+    """Reads a reply that is held, and tells what has been said so far."""
+
+    def begun(self) -> tuple[str, ...]:
+        """The names of the tools that it has begun to call."""
+
+    def news(self) -> str:
+        """The text that was said since the last time that this was asked."""
+
+
 class LabelledPicture(NamedTuple):
     """A picture part (the JSON bytes of the request that it came in) with the line that stands before it."""
 
@@ -188,6 +198,9 @@ class Api(Protocol):
     def reader(self, request: Request) -> ReplyReader:
         """A reader for the reply to this request."""
 
+    def live_reader(self, request: Request) -> LiveReader:
+        """The same, which also tells what has been said so far."""
+
     def picture_parts(self, request: Request, message: Message) -> list[bytes]:
         """The bytes of each picture part of a message, in order."""
 
@@ -212,6 +225,27 @@ class Api(Protocol):
 
     def add_user_message(self, request: Request, after: Message, pictures: Sequence[LabelledPicture]) -> Splice:
         """A new user message of these pictures, after another message."""
+
+    def offered(self, request: Request) -> tuple[str, ...]:
+        """The names of the tools that the model may call."""
+
+    def streams(self, request: Request) -> bool:
+        """Whether the client wants a stream."""
+
+    def plain(self, request: Request) -> list[Splice]:
+        """Ask for one whole reply in no set form, in which any tool may be called."""
+
+    def appended(self, request: Request, messages: Sequence[Message]) -> Splice:
+        """Put messages of ours (texts, calls and returns) at the end of the conversation, which must not be empty."""
+
+    def written_reply(
+        self, calls: Sequence[Call], like: bytes, streamed: bool, created: int, identity: str
+    ) -> list[bytes]:
+        """A reply of ours that calls tools: a whole body, or the events of a stream.
+
+        `like` is a reply of the provider to the same request; what it says of itself (its model) is said again, under
+        an `identity` of its own. Its usage is nothing: what was asked for it is counted where it was asked.
+        """
 
 
 class NotJson(ValueError):

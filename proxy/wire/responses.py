@@ -13,11 +13,23 @@ from typing import Any, cast
 
 import msgspec
 
-from proxy.wire import parts, responses_items, spans
+from proxy.wire import added, parts, responses_items, responses_written, spans
 from proxy.wire.bodies import Cutter, json_text
-from proxy.wire.messages import ALONE, Api, Beside, LabelledPicture, Message, NotJson, Request, Role, Splice, Text
+from proxy.wire.messages import (
+    ALONE,
+    Api,
+    Beside,
+    Call,
+    LabelledPicture,
+    Message,
+    NotJson,
+    Request,
+    Role,
+    Splice,
+    Text,
+)
 from proxy.wire.responses_items import named
-from proxy.wire.responses_reply import ResponsesReplyReader
+from proxy.wire.responses_reply import ResponsesLiveReader, ResponsesReplyReader
 
 
 class _Body(msgspec.Struct):
@@ -71,6 +83,11 @@ def reader(request: Request) -> ResponsesReplyReader:
     return ResponsesReplyReader(request.history if request.in_conversation else None, request.stored)
 
 
+def live_reader(request: Request) -> ResponsesLiveReader:
+    """The same, which also tells what has been said so far."""
+    return ResponsesLiveReader(request.history if request.in_conversation else None, request.stored)
+
+
 def _member(message: Message) -> str:
     if message.only_text:
         return "results"
@@ -115,3 +132,51 @@ def remove_message(request: Request, message: Message) -> Splice:
 def add_user_message(request: Request, after: Message, pictures: Sequence[LabelledPicture]) -> Splice:
     """A new user item of these pictures, after another item."""
     return parts.user_message(after, pictures, "input_text")
+
+
+# What a request of our own adds to the client's, and what it leaves out.
+
+#: What asks for a stream, or for a form that a cite call has not.
+_NOT_OURS = ("stream", "stream_options", "text")
+
+
+def offered(request: Request) -> tuple[str, ...]:
+    """The names of the tools that the model may call."""
+    tools = added.members(request.body, "tools")["tools"]
+    names = (tool.get("name") for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
+    return tuple(name for name in names if isinstance(name, str))
+
+
+def streams(request: Request) -> bool:
+    """Whether the client wants a stream."""
+    return added.members(request.body, "stream")["stream"] is True
+
+
+def plain(request: Request) -> list[Splice]:
+    """Ask for one whole reply in no set form, in which any tool may be called."""
+    return added.without(request.body, (*_NOT_OURS, *added.tied_choice(request.body)))
+
+
+def appended(request: Request, messages: Sequence[Message]) -> Splice:
+    """Put items of ours (texts, calls and outputs) at the end of the conversation; one that was a string becomes a
+    list."""
+    items = [item for message in messages for item in _written(message)]
+    last = request.messages[-1].span
+    if not request.body.startswith(b'"', last.start):
+        return added.at_the_end(request, items)
+    said = request.body[last.start : last.end]
+    return Splice(last.start, last.end, b"[" + b",".join([b'{"role":"user","content":' + said + b"}", *items]) + b"]")
+
+
+def _written(message: Message) -> list[bytes]:
+    said = json_text(message.text())
+    if message.role is Role.TOOL:
+        call_id = json_text(message.call_id or "")
+        return [b'{"type":"function_call_output","call_id":' + call_id + b',"output":' + said + b"}"]
+    spoken = [b'{"role":' + json_text(message.role.value) + b',"content":' + said + b"}"] if message.parts else []
+    return spoken + [responses_written.call(call) for call in message.calls]
+
+
+def written_reply(calls: Sequence[Call], like: bytes, streamed: bool, created: int, identity: str) -> list[bytes]:
+    """A reply of ours that calls tools: see `messages.Api`."""
+    return responses_written.reply(calls, like, streamed, created, identity)

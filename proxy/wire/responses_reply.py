@@ -16,6 +16,8 @@ from proxy.wire.side_reader import SideReader, read_json, usage
 _COMPLETED = b'"response.completed"'
 _CUT_OFF = (b'"response.incomplete"', b'"response.failed"')  # what these used was used all the same
 _ITEM_DONE = b'"response.output_item.done"'
+_ITEM_ADDED = b'"response.output_item.added"'
+_TEXT_DELTA = b'"response.output_text.delta"'
 
 
 class ResponsesReplyReader(SideReader):
@@ -71,6 +73,38 @@ class ResponsesReplyReader(SideReader):
             self._conversation = named(conversation.get("id"))
         self._reply = _reply([item for item in items if isinstance(item, dict)])
         self._items = []
+
+
+class ResponsesLiveReader(ResponsesReplyReader):
+    """Reads a response while it is held: what has been said so far counts, too."""
+
+    def __init__(self, conversation: str | None = None, stored: bool = True) -> None:
+        super().__init__(conversation, stored)
+        self._begun: list[str] = []
+        self._news: list[str] = []
+
+    def begun(self) -> tuple[str, ...]:
+        """The names of the tools that it has begun to call, or the kinds of calls that name none."""
+        return tuple(self._begun)
+
+    def news(self) -> str:
+        """The text that was said since the last time that this was asked."""
+        fresh, self._news = "".join(self._news), []
+        return fresh
+
+    def _event(self, data: bytes) -> None:
+        super()._event(data)
+        ends = data[:256] + data[-256:]
+        if _ITEM_ADDED in ends:
+            item = read_json(data).get("item") or {}
+            kind = str(item.get("type"))
+            if responses_items.is_call(kind):
+                self._begun.append(named(item.get("name")) or kind)
+        elif _TEXT_DELTA in ends:
+            delta = read_json(data).get("delta")
+            if isinstance(delta, str):
+                self._hold(len(delta))
+                self._news.append(delta)
 
 
 def _usage(told: dict[str, Any]) -> Usage:
