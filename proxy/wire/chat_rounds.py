@@ -13,11 +13,11 @@ from typing import Any
 from proxy.wire import edits
 from proxy.wire.bodies import json_text
 from proxy.wire.chat_reply import finished_normally
-from proxy.wire.messages import Call, Splice, splice
+from proxy.wire.messages import Call, Splice, Usage, splice
 from proxy.wire.raw_events import RawEvent, RawEvents
 from proxy.wire.repeating import Repeating
 from proxy.wire.rounds import Holds, Said
-from proxy.wire.side_reader import read_json
+from proxy.wire.side_reader import read_json, usage
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -50,7 +50,7 @@ class _Called:
 class ChatRounds:
     """`own` is the name of the tool whose calls the client never sees. Only replies of one choice are read."""
 
-    def __init__(self, own: str, holds: Holds = lambda _: False) -> None:
+    def __init__(self, own: str, holds: Holds = lambda said: bool(said.own) and not said.others) -> None:
         self._own = own
         self._holds = holds
         self._given: list[str] = []  # all text that the client has
@@ -70,6 +70,7 @@ class ChatRounds:
         self._held: list[bytes] = []
         self._finish: str | None = None
         self._error: bytes | None = None
+        self._used: Usage | None = None
         self._repeating = Repeating(self.text)
         self._blind = False
 
@@ -127,6 +128,7 @@ class ChatRounds:
             finish=self._finish,
             again=(message,),
             error=self._error,
+            usage=self._used,
         )
 
     def release(self) -> bytes:
@@ -171,6 +173,7 @@ class ChatRounds:
             return event.raw  # no chunk that this version knows: whatever it is, it is the client's
 
     def _chunk(self, event: RawEvent, data: bytes, value: Any) -> bytes:
+        self._count(value)
         if value.get("error"):
             self._error = data
             return b"" if self._drops() else event.raw
@@ -196,6 +199,10 @@ class ChatRounds:
             return b""
         return event.saying(splice(data, changes)) if changes else event.raw
 
+    def _count(self, value: Any) -> None:
+        if isinstance(used := value.get("usage"), dict):
+            self._used = usage(used, "prompt_tokens", "completion_tokens")
+
     def _withheld(
         self, event: RawEvent, data: bytes, value: Any, member: str, changes: list[Splice], visible: bool
     ) -> bytes:
@@ -206,18 +213,16 @@ class ChatRounds:
         self._held.append(event.saying(splice(data, last)))
         if not visible:
             return b""
-        usage = edits.put(data, b"null", "usage") if value.get("usage") else []
+        unused = edits.put(data, b"null", "usage") if value.get("usage") else []
         going_on = edits.put(data, b"null", "choices", 0, "finish_reason")
-        return event.saying(splice(data, [*changes, *usage, *going_on]))
+        return event.saying(splice(data, [*changes, *unused, *going_on]))
 
     def _withholds(self, finish: str) -> bool:
-        if not finished_normally(finish):
-            return False
-        return self._only_own() or (not self._calls and self._holds(self._said()))
+        return finished_normally(finish) and self._holds(self._said())
 
     def _drops(self) -> bool:
         """Whether an error came that the client need not hear of, since there is something else to give it."""
-        return self._error is not None and (self._round > 1 or self._only_own())
+        return self._error is not None and self._round > 1
 
     def _only_own(self) -> bool:
         return bool(self._calls) and all(called.own for called in self._calls.values())
@@ -321,6 +326,7 @@ class ChatRounds:
         self._held = [data]
         try:
             value = read_json(data)
+            self._count(value)
             if value.get("error"):
                 self._error = data
                 return

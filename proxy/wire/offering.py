@@ -6,12 +6,10 @@ Where in the bytes that goes; whether it does is `policy`'s business.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from proxy.wire import spans
-from proxy.wire.bodies import json_text
 from proxy.wire.messages import NotJson, Request, Span, Splice
 
 
@@ -80,31 +78,6 @@ def moved(change: Splice, request: Request, length: int) -> Splice:
         return change
     by = length - len(request.body)
     return Splice(change.start + by, change.end + by, change.data)
-
-
-def continued(request: Request, items: Sequence[bytes]) -> Splice:
-    """Put elements at the end of the conversation, which must hold something; one that was a string becomes a list."""
-    last = request.messages[-1].span
-    if request.body.startswith(b'"', last.start):
-        said = b'{"role":"user","content":' + request.body[last.start : last.end] + b"}"
-        return Splice(last.start, last.end, b"[" + b",".join([said, *items]) + b"]")
-    return Splice(last.end, last.end, b"".join(b"," + item for item in items))
-
-
-def chat_tool(name: str, description: str, parameters: dict[str, Any]) -> bytes:
-    """A function as chat completions offer it. Source: OpenAI's API reference, "Chat", `tools`."""
-    return b'{"type":"function","function":{' + _described(name, description, parameters) + b"}}"
-
-
-def responses_tool(name: str, description: str, parameters: dict[str, Any]) -> bytes:
-    """A function as responses offer it. There a schema is strict unless the tool says otherwise, and some servers
-    know no strict ones. Source: OpenAI's API reference, "Responses", `tools`."""
-    return b'{"type":"function",' + _described(name, description, parameters) + b',"strict":false}'
-
-
-def _described(name: str, description: str, parameters: dict[str, Any]) -> bytes:
-    schema = json.dumps(parameters, separators=(",", ":"), ensure_ascii=False).encode()
-    return b'"name":' + json_text(name) + b',"description":' + json_text(description) + b',"parameters":' + schema
 
 
 def _end_of_conversation(request: Request, text: str, key: str, at: int) -> int | None:

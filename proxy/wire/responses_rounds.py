@@ -15,12 +15,12 @@ from typing import Any
 
 from proxy.wire import edits
 from proxy.wire.bodies import json_text
-from proxy.wire.messages import Call, Span, Splice, splice
+from proxy.wire.messages import Call, Span, Splice, Usage, splice
 from proxy.wire.raw_events import RawEvent, RawEvents
 from proxy.wire.repeating import Repeating
 from proxy.wire.responses_items import is_call, named
 from proxy.wire.rounds import Holds, Said
-from proxy.wire.side_reader import read_json
+from proxy.wire.side_reader import read_json, usage
 
 #: How a stream says that its response is over.
 _ENDS = {"response.completed": "completed", "response.incomplete": "incomplete"}
@@ -53,7 +53,9 @@ class ResponsesRounds:
     """`own` is the name of the tool whose calls the client never sees. `stored` says whether the provider keeps what it
     replies: where it does not, reasoning can be sent again only in its encrypted form."""
 
-    def __init__(self, own: str, holds: Holds = lambda _: False, stored: bool = True) -> None:
+    def __init__(
+        self, own: str, holds: Holds = lambda said: bool(said.own) and not said.others, stored: bool = True
+    ) -> None:
         self._own = own
         self._holds = holds
         self._stored = stored
@@ -75,6 +77,7 @@ class ResponsesRounds:
         self._held: list[bytes] = []
         self._status: str | None = None
         self._error: bytes | None = None
+        self._used: Usage | None = None
         self._dropped = self._round > 1
         self._before = list(self._done)
         self._said_before = self.text
@@ -129,7 +132,7 @@ class ResponsesRounds:
         finish = self._status
         if finish == _COMPLETED:
             finish = _CALLED if own or others else _ANSWERED
-        return Said(text, own, others, finish, self._again(items), self._error)
+        return Said(text, own, others, finish, self._again(items), self._error, self._used)
 
     def _again(self, items: list[_Item]) -> tuple[bytes, ...]:
         """The items as a further request carries them. Where the provider keeps nothing it takes no ids of its own, and
@@ -196,7 +199,8 @@ class ResponsesRounds:
         return out + self._of(item, event, value, kind)
 
     def _drops(self) -> bool:
-        return self._round > 1 or self._only_own()
+        """Whether the client need not hear of an error, since there may be something else to give it."""
+        return self._round > 1
 
     def _drop(self) -> bytes:
         self._dropped = True
@@ -330,14 +334,19 @@ class ResponsesRounds:
 
     def _ended(self, event: RawEvent, value: dict[str, Any], status: str) -> bytes:
         self._status = status
+        self._count(value.get("response") or {})
         self._from_the_end(event.data or b"", value.get("response") or {})
         out = b"".join(self._late(item) for item in list(self._items.values()))
         changes = self._whole_output(event.data or b"", ("response", "output"))
         self._numbers = (self._number, self._next)
         told = self._emit(event, value, changes)
-        if status == _COMPLETED and (self._only_own() or (not self._said().others and self._holds(self._said()))):
+        if status == _COMPLETED and self._holds(self._said()):
             return out + self._hold(told)
         return out + told
+
+    def _count(self, response: dict[str, Any]) -> None:
+        if isinstance(used := response.get("usage"), dict):
+            self._used = usage(used, "input_tokens", "output_tokens")
 
     def _late(self, item: _Item) -> bytes:
         """Reasoning that nothing followed: it stays, unless a call of ours came after it."""
@@ -399,6 +408,7 @@ class ResponsesRounds:
         self._held = [data]
         try:
             value = read_json(data)
+            self._count(value)
             if value.get("error"):
                 self._error = data
                 return

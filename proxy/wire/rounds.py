@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from proxy.wire.messages import Call
+from proxy.wire.messages import Call, Usage
 
-#: Whether the end of a reply that finished so, without a call of ours, is to be withheld: `release` gives it.
+#: Told of every reply of a stream that finishes normally, before its end is passed on: whether that is to be withheld.
 Holds = Callable[["Said"], bool]
 
 
@@ -22,7 +22,7 @@ class Said:
 
     `own` are the calls of our tool, `others` those that the client is to answer, `finish` how it finished (None: it
     did not). `again` says the same in a further request, as elements of its conversation: the reply's text and our
-    calls. `error` is what the provider said went wrong, as JSON.
+    calls. `error` is what the provider said went wrong, as JSON; `usage` what the round used.
     """
 
     text: str = ""
@@ -31,6 +31,7 @@ class Said:
     finish: str | None = None
     again: tuple[bytes, ...] = ()
     error: bytes | None = None
+    usage: Usage | None = None
 
 
 class Rounds(Protocol):
