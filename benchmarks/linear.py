@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.sizes import body, questions, reply, settings
 from proxy.gateway.conversation import Asked, Conversations
-from proxy.store import RecordStore, open_store
+from proxy.store import open_store
 
 LIMIT = 2.2
 CREDENTIAL = "a credential"
@@ -57,7 +57,7 @@ class Prepared:
         self.messages = history(kind, count)
         self.body = body([*self.messages, {"role": "user", "content": "One more?"}])
         self._settings = settings()
-        self._store: RecordStore = open_store(self._settings)
+        self._store = open_store(self._settings).records
 
     async def settle(self) -> Prepared:
         """Let the last question's answer go by, which records all of them."""

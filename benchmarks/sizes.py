@@ -115,7 +115,7 @@ def captured() -> list[Step]:
 async def main() -> int:
     steps = captured() if captures.HERE else our_own()
     chosen = settings()
-    conversations = Conversations(chosen, open_store(chosen))
+    conversations = Conversations(chosen, open_store(chosen).records)
     print("captured from haiku.rag 0.101.1" if captures.HERE else "a conversation of our own (no captures at hand)")
     print(f"{'question':>8} {'request':>8} {'before':>10} {'after':>10} {'saved':>7} {'haiku.rag':>10}")
     larger, seen = [], set()

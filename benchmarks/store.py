@@ -95,7 +95,7 @@ async def settled(directory: Path) -> None:
 
 async def lance(rows: list[StoredRecord], directory: Path) -> dict[str, str]:
     keys = [row.key for row in rows]
-    store = RecordStore(None, directory, read_timeout=30, retention_days=None, cache_bytes=1 << 30)
+    store = RecordStore(None, directory, read_timeout=30, retention=None, cache_bytes=1 << 30)
     await store.start()
     store.add(records(1)[0])
     await store.flush()  # the import is paid here
@@ -122,7 +122,7 @@ async def lance(rows: list[StoredRecord], directory: Path) -> dict[str, str]:
     await store.close()
     await settled(directory)
 
-    store = RecordStore(None, directory, read_timeout=30, retention_days=None, cache_bytes=0)
+    store = RecordStore(None, directory, read_timeout=30, retention=None, cache_bytes=0)
     await store.start()
     await found(keys[:1])
     cold_one, cold_many = await timed(found, keys, 1), await timed(found, keys, KEYS_OF_A_LONG_CONVERSATION)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ctypes
 import errno
+import os
 import signal
 import sys
 import tempfile
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from proxy.settings import ServerSettings, Settings
 
 _REFUSED = 2  # the settings are wrong: starting again will not help
+_OWNER_ONLY = 0o077
 _FAILED = 1  # something around the proxy is not as it needs it
 
 app = typer.Typer(
@@ -38,6 +40,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; exits the process."""
+    os.umask(_OWNER_ONLY)  # what is written here, of anybody's conversations, nobody else on the machine may read
     app()
 
 
@@ -115,7 +118,7 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
     from proxy.gateway.conversation import Conversations
     from proxy.gateway.returns import Returns
     from proxy.settings import upstream_key
-    from proxy.store import open_contents, open_store
+    from proxy.store import open_store
     from proxy.visibility import logs
     from proxy.visibility.watching import Watchers
 
@@ -133,9 +136,9 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
         with contextlib.suppress(NotImplementedError):  # Windows has no such handlers
             loop.add_signal_handler(number, stop, number)
 
-    store, contents = open_store(settings), open_contents(settings)
-    returns = Returns(keys, contents)
-    conversations = Conversations(settings, store, keys, returns)
+    store = open_store(settings)
+    returns = Returns(keys, store.contents)
+    conversations = Conversations(settings, store.records, keys, returns)
     watchers = Watchers([])
     gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers)
     admin = Admin(settings.server, token)
@@ -148,7 +151,6 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
         if refused is not None:
             return refused
         await store.start()
-        await contents.start()
         logs.event("listening", address=f"http://{_bracketed(host)}:{port}", upstream=gateway.provider)
         await stopped.wait()
         logs.event("stopping")
@@ -158,7 +160,6 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
         await gateway.close()
         await admin.close()
         await store.close()
-        await contents.close()
     return None
 
 

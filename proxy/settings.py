@@ -39,12 +39,15 @@ from proxy.ledger.questions import CONTINUATION_PREFIXES
 
 ENV_PREFIX = "EVIDENCE_PROXY_"
 
+_REMOTE_STORES = ("s3", "gs", "az", "db")
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _FIELDS = tables.FieldNames()
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+#: A time limit; 0 is none.
+Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 
 
@@ -59,7 +62,7 @@ class Section(BaseModel):
 
 
 class ServerSettings(Section):
-    """Where the proxy listens and how much it reads."""
+    """Where the proxy listens, how much it takes on at once, how long it waits for clients. 0 seconds: for ever."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
     port: Port = 8080
@@ -67,6 +70,24 @@ class ServerSettings(Section):
     admin_port: Port = 8081
     admin_token_env: str | None = None
     max_body_bytes: int = Field(default=67_108_864, ge=1024)
+    max_header_bytes: int = Field(default=65_536, ge=1024)
+    max_requests: int = Field(default=4096, ge=1)
+    max_bytes_in_flight: int = Field(default=1_073_741_824, ge=1024)
+    header_seconds: Seconds = 30
+    body_seconds: Seconds = 60
+    send_seconds: Seconds = 300
+    keep_alive_seconds: Seconds = 75
+    comment_seconds: Seconds = 0
+    drain_seconds: Seconds = 30
+
+    @model_validator(mode="after")
+    def _one_request_fits(self) -> ServerSettings:
+        if self.max_bytes_in_flight < self.max_body_bytes:
+            raise ValueError(
+                f"max_bytes_in_flight = {self.max_bytes_in_flight}: expected at least max_body_bytes "
+                f"({self.max_body_bytes}), or the largest request could never be served"
+            )
+        return self
 
     @field_validator("admin_token_env")
     @classmethod
@@ -83,6 +104,9 @@ class UpstreamSettings(Section):
 
     base_url: str = "https://api.openai.com/v1"
     api_key_env: str | None = None
+    connect_seconds: Seconds = 15
+    first_byte_seconds: Seconds = 1200
+    idle_seconds: Seconds = 600
 
     @field_validator("base_url")
     @classmethod
@@ -136,25 +160,45 @@ class StoreSettings(Section):
     data_dir: Annotated[Path, Field(strict=False)] | None = None
     retention_days: Annotated[int, Field(ge=1)] | None = None
     read_timeout_ms: int = Field(default=250, ge=1)
+    records_cache_bytes: int = Field(default=33_554_432, ge=0)
+    contents_cache_bytes: int = Field(default=33_554_432, ge=0)
+    queue_bytes: int = Field(default=67_108_864, ge=65_536)
+    close_grace_ms: int = Field(default=20_000, ge=0)
 
     @field_validator("uri")
     @classmethod
-    def _a_local_place(cls, value: str | None) -> str | None:
+    def _a_place(cls, value: str | None) -> str | None:
+        expected = 'expected "memory://", a local path, or an address like "s3://bucket/path" (gs://, az://, db://)'
         if value is None or value == "memory://":
             return value
         if not value.strip():
-            raise ValueError('expected "memory://" or a local path')
+            raise ValueError(expected)
         scheme, found, _ = value.partition("://")
-        if found:
+        if not found:
+            return value
+        if scheme not in _REMOTE_STORES:
+            raise ValueError(expected)
+        try:
+            parts = urlsplit(value)
+        except ValueError:
+            raise ValueError(expected) from None
+        if not parts.hostname or any(ord(c) <= 32 or ord(c) == 127 for c in value):
+            raise ValueError(f"{expected}, with a name after {scheme}:// and without spaces")
+        if parts.username is not None or parts.password is not None or "?" in value or "#" in value:
             raise ValueError(
-                f'{scheme}:// is not available in this version; expected "memory://", a local path, or no uri at all'
+                f"{expected}, without credentials or options: those come from the environment or the platform"
             )
         return value
 
     @property
+    def address(self) -> str | None:
+        """Where the tables lie if it is no local directory: an address, or `memory://`; None for a local one."""
+        return self.uri if self.uri is not None and "://" in self.uri else None
+
+    @property
     def directory(self) -> Path | None:
-        """The local directory of the tables, or None when nothing is kept on disk."""
-        if self.uri == "memory://":
+        """The local directory of the tables, or None when they lie elsewhere or in memory only."""
+        if self.address is not None:
             return None
         if self.uri is not None:
             return Path(self.uri).expanduser()
@@ -333,7 +377,13 @@ _LATER: dict[tuple[str, ...], tuple[str, ...]] = {
 
 # A credential is easily typed into these by mistake, so what came is not always repeated.
 _UNSHOWN = frozenset(
-    {("upstream", "base_url"), ("upstream", "api_key_env"), ("tags", "key_env"), ("server", "admin_token_env")}
+    {
+        ("upstream", "base_url"),
+        ("upstream", "api_key_env"),
+        ("tags", "key_env"),
+        ("server", "admin_token_env"),
+        ("store", "uri"),
+    }
 )
 
 
@@ -504,11 +554,12 @@ def _typed(text: str, field: FieldInfo | None) -> Any:
     kinds = _alternatives(field.annotation)
     if bool in kinds:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower(), text)
-    if int in kinds:
-        try:
-            return int(text)
-        except ValueError:
-            return text
+    for number in (int, float):
+        if number in kinds:
+            try:
+                return number(text)
+            except ValueError:
+                return text
     if any(get_origin(kind) in (tuple, list) for kind in kinds):
         try:
             return json.loads(text)
@@ -550,7 +601,7 @@ def _explain(error: ErrorDetails, sources: Sequence[_Source]) -> str:
         return f"{place}: {shown} is missing: expected {_expected(_field(plain))}"
     if error["type"] == "value_error":
         said = str(error["ctx"]["error"])
-        if said.startswith(("fields ", "ids ", "tools: ")):
+        if said.startswith(("fields ", "ids ", "tools: ", "max_bytes_in_flight ")):
             return f"{place}: {shown}.{said}"
         if said.startswith(("two tables ", "the table ")):
             return f"{place}: {shown}: {said}"
@@ -631,8 +682,8 @@ def _expected(field: FieldInfo | None) -> str:
             words += [json.dumps(value) for value in get_args(kind)]
         elif kind is bool:
             words.append("true or false")
-        elif kind is int:
-            words.append(_bounds(field))
+        elif kind in (int, float):
+            words.append(_bounds(field, "a whole number" if kind is int else "a number"))
         elif get_origin(kind) is tuple:
             words.append('a list of texts, like ["a", "b"]')
         elif get_origin(kind) is list:
@@ -646,7 +697,7 @@ def _expected(field: FieldInfo | None) -> str:
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _bounds(field: FieldInfo) -> str:
+def _bounds(field: FieldInfo, number: str) -> str:
     limits = list(field.metadata)
     for part in get_args(field.annotation):
         if get_origin(part) is Annotated:
@@ -654,5 +705,5 @@ def _bounds(field: FieldInfo) -> str:
     low = next((limit.ge for limit in limits if isinstance(limit, Ge)), None)
     high = next((limit.le for limit in limits if isinstance(limit, Le)), None)
     if low is not None and high is not None:
-        return f"a whole number from {low} to {high}"
-    return f"a whole number of at least {low}" if low is not None else "a whole number"
+        return f"{number} from {low} to {high}"
+    return f"{number} of at least {low}" if low is not None else number

@@ -63,12 +63,12 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
         if conversations is None:
             from proxy.gateway.conversation import Conversations
             from proxy.gateway.returns import Returns
-            from proxy.store import open_contents, open_store
+            from proxy.store import open_store
 
             store = open_store(chosen)
             await store.start()
-            tagging = Returns(KEYS, open_contents(chosen))
-            conversations = Conversations(chosen, store, KEYS, tagging)
+            tagging = Returns(KEYS, store.contents)
+            conversations = Conversations(chosen, store.records, KEYS, tagging)
         running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher)
         started.append((running, store))
         return await running.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,14 +19,18 @@ class FakeStore:
     told: dict[bytes, set[bytes]] = field(default_factory=dict)
     health: Health = "well"
 
-    async def find(self, keys: Sequence[bytes], *, fresh: bool = False) -> dict[bytes, tuple[bytes, ...]]:
+    async def find(
+        self, keys: Sequence[bytes], *, replies: Mapping[bytes, bytes] | None = None, fresh: bool = False
+    ) -> dict[bytes, tuple[bytes, ...]]:
         if self.health == "slow":
             raise StoreSlow("The record store did not answer in time.")
         if self.health == "sick":
             raise StoreError("The record store could not be read.")
         return _under(self.kept, keys)
 
-    def cached(self, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
+    def cached(
+        self, keys: Sequence[bytes], *, replies: Mapping[bytes, bytes] | None = None
+    ) -> dict[bytes, tuple[bytes, ...]]:
         return _under(self.told, keys)
 
     def add(self, record: StoredRecord) -> None:

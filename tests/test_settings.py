@@ -43,11 +43,18 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (settings.server.admin_host, settings.server.admin_port) == ("127.0.0.1", 8081)
     assert settings.server.admin_token_env is None
     assert settings.server.max_body_bytes == 67108864
+    server, upstream = settings.server, settings.upstream
+    assert (server.max_header_bytes, server.max_requests, server.max_bytes_in_flight) == (65536, 4096, 1 << 30)
+    assert (server.header_seconds, server.body_seconds, server.send_seconds) == (30, 60, 300)
+    assert (server.keep_alive_seconds, server.comment_seconds, server.drain_seconds) == (75, 0, 30)
+    assert (upstream.connect_seconds, upstream.first_byte_seconds, upstream.idle_seconds) == (15, 1200, 600)
     assert (settings.upstream.base_url, settings.upstream.api_key_env) == ("https://api.openai.com/v1", None)
     assert (settings.compaction.mode, settings.compaction.layout, settings.compaction.strict) == ("on", "single", False)
     assert (settings.policy.mode, settings.policy.output_tools) == ("off", ("final_result",))
     assert (settings.store.uri, settings.store.data_dir, settings.store.retention_days) == (None, None, None)
     assert settings.store.read_timeout_ms == 250
+    assert (settings.store.records_cache_bytes, settings.store.contents_cache_bytes) == (32 << 20, 32 << 20)
+    assert (settings.store.queue_bytes, settings.store.close_grace_ms) == (64 << 20, 20_000)
     assert settings.tenant.by == "authorization"
     assert settings.evidence == []
     assert load(environ={}) == settings
@@ -114,6 +121,7 @@ def test_the_environment_gives_every_kind_of_value(tmp_path: Path) -> None:
     settings = loaded(
         tmp_path,
         EVIDENCE_PROXY_UPSTREAM__BASE_URL="http://127.0.0.1:9/v1/",
+        EVIDENCE_PROXY_UPSTREAM__IDLE_SECONDS="2.5",
         EVIDENCE_PROXY_COMPACTION__STRICT="True",
         EVIDENCE_PROXY_POLICY__OUTPUT_TOOLS='["a", "b"]',
         EVIDENCE_PROXY_STORE__RETENTION_DAYS="7",
@@ -124,6 +132,7 @@ def test_the_environment_gives_every_kind_of_value(tmp_path: Path) -> None:
     )
 
     assert settings.upstream.base_url == "http://127.0.0.1:9/v1"
+    assert settings.upstream.idle_seconds == 2.5
     assert settings.compaction.strict is True
     assert settings.policy.output_tools == ("a", "b")
     assert (settings.store.retention_days, settings.store.data_dir) == (7, Path("/somewhere"))
@@ -162,6 +171,14 @@ def test_the_data_directory_is_where_the_platform_keeps_data(monkeypatch: pytest
         ('[server]\nport = "x"', '/proxy.toml: server.port = "x": expected a whole number from 0 to 65535'),
         ("[server]\nport = 70000", "/proxy.toml: server.port = 70000: expected a whole number from 0 to 65535"),
         ("[server]\nport = true", "/proxy.toml: server.port = true: expected a whole number from 0 to 65535"),
+        ("[server]\ndrain_seconds = -1", "server.drain_seconds = -1: expected a number from 0 to 86400"),
+        ("[server]\nbody_seconds = nan", "server.body_seconds = NaN: expected a number from 0 to 86400"),
+        ("[upstream]\nidle_seconds = '1'", 'upstream.idle_seconds = "1": expected a number from 0 to 86400'),
+        ("[server]\nmax_requests = 0", "server.max_requests = 0: expected a whole number of at least 1"),
+        (
+            "[server]\nmax_bytes_in_flight = 2048",
+            "server.max_bytes_in_flight = 2048: expected at least max_body_bytes (67108864), or the largest request",
+        ),
         ("[server]\nport = 1.5", "/proxy.toml: server.port = 1.5: expected a whole number from 0 to 65535"),
         ('[server]\nhost = ""', '/proxy.toml: server.host = "": expected a text that is not empty'),
         ("[server]\nmax_body_bytes = 0", "server.max_body_bytes = 0: expected a whole number of at least 1024"),
@@ -176,10 +193,16 @@ def test_the_data_directory_is_where_the_platform_keeps_data(monkeypatch: pytest
         ("[policy]\ncontinuation_prefixes = [1]", "policy.continuation_prefixes[0] = 1: expected a list of texts"),
         ("[store]\nretention_days = 0", "store.retention_days = 0: expected a whole number of at least 1"),
         (
-            '[store]\nuri = "s3://b"',
-            'store.uri = "s3://b": s3:// is not available in this version; expected "memory://"',
+            '[store]\nuri = "http://b"',
+            'store.uri = "http://b": expected "memory://", a local path, or an address like "s3://bucket/path"',
         ),
-        ('[store]\nuri = ""', 'store.uri = "": expected "memory://" or a local path'),
+        ('[store]\nuri = "s3:///x"', 'store.uri = "s3:///x": expected "memory://"'),
+        ('[store]\nuri = "s3://b c"', "with a name after s3:// and without spaces"),
+        ('[store]\nuri = ""', 'store.uri = "": expected "memory://", a local path'),
+        ("[store]\nqueue_bytes = 1", "store.queue_bytes = 1: expected a whole number of at least 65536"),
+        ("[store]\nrecords_cache_bytes = -1", "store.records_cache_bytes = -1: expected a whole number of at least 0"),
+        ("[store]\ncontents_cache_bytes = -1", "store.contents_cache_bytes = -1: expected a whole number of at least"),
+        ("[store]\nclose_grace_ms = -1", "store.close_grace_ms = -1: expected a whole number of at least 0"),
         ('[tenant]\nby = "ip"', 'tenant.by = "ip": expected "authorization", "none" or "header:NAME"'),
         ('[tenant]\nby = "header:a b"', 'tenant.by = "header:a b": expected "authorization", "none" or "header:NAME"'),
         ("[[evidence]]\ntools = ['a']", 'evidence[0].format is missing: expected "haiku", "auto" or "tagged"'),
@@ -279,13 +302,15 @@ def test_a_wrong_value_names_the_flag_it_came_from(tmp_path: Path) -> None:
         '[upstream]\nbase_url = "https://x/v1?key=hunter2"',
         '[upstream]\napi_key_env = "sk-hunter2"',
         '[upstream]\napi_key_env = "hunter2"',
+        '[store]\nuri = "s3://user:hunter2@bucket/path"',
+        '[store]\nuri = "az://bucket/path?sig=hunter2"',
         '[server]\nadmin_token_env = "hunter2 "',
     ],
 )
 def test_a_credential_typed_by_mistake_is_not_repeated(tmp_path: Path, text: str) -> None:
     message = refused(tmp_path, text)
 
-    assert re.match(r"/proxy\.toml: (upstream|server)\.", message)
+    assert re.match(r"/proxy\.toml: (upstream|server|store)\.", message)
     assert "hunter2" not in message
 
 
@@ -310,6 +335,12 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
         with pytest.raises(SettingsError) as error:
             load(file, environ={})
         assert str(error.value).startswith(f"{file}: {says}")
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket", "s3://bucket/a/b", "gs://bucket/x", "az://container/x", "db://name"])
+def test_a_store_may_lie_where_replicas_share_it(tmp_path: Path, uri: str) -> None:
+    section = loaded(tmp_path, f'[store]\nuri = "{uri}"').store
+    assert (section.address, section.directory) == (uri, None)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])

@@ -17,16 +17,17 @@ import textwrap
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import lancedb
 import pyarrow as pa
 import pytest
 
+from proxy.settings import Settings, StoreSettings
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow, open_store
-from proxy.store.lance import Lance
+from proxy.store.lance import SCHEMA_VERSION, Lance
 from proxy.store.place import Place
 from proxy.store.record import Entry
 from proxy.store.thread import StoreThread
@@ -46,7 +47,7 @@ def record(name: str = "", payload: bytes = b"", tenant: bytes = TENANT) -> Stor
 @contextlib.asynccontextmanager
 async def opened(where: Path | str, **options: Any) -> AsyncIterator[RecordStore]:
     uri, data_dir = (where, Path("unused")) if isinstance(where, str) else (None, where)
-    store = RecordStore(uri, data_dir, **{"read_timeout": 20.0, "retention_days": None} | options)
+    store = RecordStore(uri, data_dir, **{"read_timeout": 20.0, "retention": None} | options)
     await store.start()
     try:
         yield store
@@ -204,7 +205,7 @@ def test_lancedb_is_imported_for_the_first_record_only_and_never_on_the_loop(tmp
 
         async def main():
             for uri in ("memory://", None):
-                store = RecordStore(uri, Path(sys.argv[1]), read_timeout=20, retention_days=30)
+                store = RecordStore(uri, Path(sys.argv[1]), read_timeout=20, retention=None)
                 await store.start()
                 assert store.ready()[0], store.ready()
                 assert await store.find([bytes(32)], fresh=True) == {}
@@ -238,18 +239,28 @@ async def test_nothing_of_lancedb_runs_on_the_thread_of_the_loop(
 
         monkeypatch.setattr(Lance, name, staticmethod(watched) if name == "open" else watched)
 
-    for name in ("open", "read", "append", "tidy", "fragments", "forget_before", "is_ours", "close"):
+    for name in ("open", "read", "append", "tidy", "fragments", "forget_before", "is_ours", "erasures", "close"):
         watch(name)
-    async with opened(tmp_path / "data", pace=QUICK, retention_days=1) as store:
+    async with opened(tmp_path / "data", pace=QUICK, retention=timedelta(days=1)) as store:
 
         async def all_of_it_ran() -> bool:
             store.add(record())
             await store.flush()
             await store.find([record().key])
-            return len(threads) == 7
+            return len(threads) == 8
 
         await eventually(all_of_it_ran)
-    assert threads.keys() == {"open", "read", "append", "tidy", "fragments", "forget_before", "is_ours", "close"}
+    assert threads.keys() == {
+        "open",
+        "read",
+        "append",
+        "tidy",
+        "fragments",
+        "forget_before",
+        "is_ours",
+        "erasures",
+        "close",
+    }
     ran_on = set.union(*threads.values())
     assert len(ran_on) == 1
     assert threading.get_ident() not in ran_on
@@ -305,9 +316,9 @@ async def test_a_slow_read_is_reported_as_slow_goes_on_and_fills_the_cache(
     gate = threading.Event()
     reading = Lance.read
 
-    async def held_up(self: Lance, keys: Any, *, latest: bool) -> Any:
+    async def held_up(self: Lance, keys: Any, **options: Any) -> Any:
         await asyncio.to_thread(gate.wait)
-        return await reading(self, keys, latest=latest)
+        return await reading(self, keys, **options)
 
     monkeypatch.setattr(Lance, "read", held_up)
     async with opened(tmp_path / "data", read_timeout=0.05) as store:
@@ -325,7 +336,7 @@ async def test_reads_that_never_come_back_are_bounded(tmp_path: Path, monkeypatc
     async with opened(tmp_path / "data") as store:
         store.add(record())
 
-    async def never(self: Lance, keys: Any, *, latest: bool) -> Any:
+    async def never(self: Lance, keys: Any, **options: Any) -> Any:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Lance, "read", never)
@@ -557,12 +568,12 @@ async def test_processes_that_begin_a_store_at_once_end_up_with_one_secret(tmp_p
     for attempt in range(6):
         place = Place.of(None, tmp_path / str(attempt))
         lances = await asyncio.gather(*(thread.run(Lance.open(place)) for thread in threads))
-        entries = [Entry(record(), 1) for _ in threads]
+        entries = [Entry.of(record(), 1) for _ in threads]
         for thread, lance, entry in zip(threads, lances, entries, strict=True):
             await thread.run(lance.append([entry]))
         for thread, lance in zip(threads, lances, strict=True):
-            found, damaged = await thread.run(lance.read([entry.record.key for entry in entries], latest=True))
-            assert (len(found), damaged) == (5, 0)
+            read = await thread.run(lance.read([entry.key for entry in entries], latest=True))
+            assert (len(read.found), read.damaged) == (5, 0)
     for thread in threads:
         await thread.stop()
 
@@ -571,10 +582,10 @@ async def test_a_newer_store_is_refused_with_advice_and_left_alone(tmp_path: Pat
     data = tmp_path / "data"
     async with opened(data) as store:
         store.add(record())
-    lancedb.connect(data).open_table("schema").add(pa.table({"version": pa.array([2], pa.int32())}))
+    lancedb.connect(data).open_table("schema").add(pa.table({"version": pa.array([SCHEMA_VERSION + 1], pa.int32())}))
     before = {file: file.read_bytes() for file in data.rglob("*") if file.is_file()}
     async with opened(data, close_grace=0.1) as store:
-        with pytest.raises(StoreError, match=r"newer evidence-proxy.*version is 2.*up to 1.*Upgrade"):
+        with pytest.raises(StoreError, match=r"newer evidence-proxy.*version is 3.*up to 2.*Upgrade"):
             await store.find([record().key])
         store.add(record())
     assert {file: file.read_bytes() for file in data.rglob("*") if file.is_file()} == before
@@ -603,11 +614,11 @@ async def test_what_is_older_than_the_retention_is_not_found_and_then_deleted(tm
     day = 86_400_000_000
     thread = StoreThread()
     lance = await thread.run(Lance.open(Place.of(None, data)))
-    await thread.run(lance.append([Entry(old, now - 3 * day), Entry(new, now - day)]))
+    await thread.run(lance.append([Entry.of(old, now - 3 * day), Entry.of(new, now - day)]))
     await thread.stop()
-    async with opened(data, retention_days=2) as store:
+    async with opened(data, retention=timedelta(days=2)) as store:
         assert await store.find([old.key, new.key]) == {new.key: (new.payload,)}
-    async with opened(data, retention_days=2, pace=QUICK) as store:
+    async with opened(data, retention=timedelta(days=2), pace=QUICK) as store:
 
         async def is_deleted() -> bool:
             return store.counts()["pruned"] == 1
@@ -641,12 +652,14 @@ async def test_tidying_merges_indexes_and_cleans_while_everything_stays_found(tm
 
 
 async def test_the_settings_say_where_records_are_kept(tmp_path: Path) -> None:
-    section = SimpleNamespace(directory=tmp_path / "data", retention_days=None, read_timeout_ms=20_000)
-    store = open_store(SimpleNamespace(store=section))  # type: ignore[arg-type]
+    store = open_store(Settings(store=StoreSettings(data_dir=tmp_path / "data")))
     await store.start()
-    store.add(one := record())
-    await store.flush()
+    store.records.add(one := record())
+    store.contents.add(two := record())
+    await store.held.put(bytes(32), TENANT, b"held")
     await store.close()
-    assert stored_rows(tmp_path / "data").column("payload").to_pylist() == [one.payload]
-    section.directory = None
-    assert open_store(SimpleNamespace(store=section)).ready() == (True, "records are kept in memory only")  # type: ignore[arg-type]
+    for table, payload in (("records", one.payload), ("contents", two.payload), ("held", b"held")):
+        rows = lancedb.connect(tmp_path / "data").open_table(table).to_arrow()
+        assert rows.column("payload").to_pylist() == [payload]
+    in_memory = open_store(Settings(store=StoreSettings(uri="memory://")))
+    assert in_memory.ready() == (True, "records are kept in memory only")

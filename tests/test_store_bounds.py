@@ -13,7 +13,7 @@ def key(n: int) -> bytes:
 
 
 def entry(n: int, payload: bytes = b"p") -> Entry:
-    return Entry(StoredRecord(key(n), b"t" * 32, b"r" * 16, payload), created=n)
+    return Entry.of(StoredRecord(key(n), b"t" * 32, b"r" * 16, payload), created=n)
 
 
 def test_the_cache_stays_within_its_bytes_and_the_least_recently_used_leave_first() -> None:
@@ -57,10 +57,10 @@ def test_the_queue_sheds_the_oldest_first_and_says_how_many() -> None:
     shed = sum(queue.accept(entry(n, bytes(300))) for n in range(100))
     assert queue.size <= 10_000
     assert shed + len(queue) == 100
-    kept = [waiting.record.key for waiting in queue.take(100, 1 << 20)]
+    kept = [waiting.key for waiting in queue.take(100, 1 << 20)]
     assert kept == [key(n) for n in range(shed, 100)]
-    assert queue.payloads(key(0)) == {}
-    assert queue.payloads(key(99)) == {bytes(300): 99}
+    assert queue.under(key(0)) == {}
+    assert queue.under(key(99)) == {b"r" * 16 + bytes(300): 99}
 
 
 def test_what_the_writer_has_in_hand_is_not_shed_until_it_is_put_back() -> None:
@@ -69,10 +69,10 @@ def test_what_the_writer_has_in_hand_is_not_shed_until_it_is_put_back() -> None:
         queue.accept(entry(n, bytes(300)))
     batch = queue.take(2, 1 << 20)
     assert queue.accept(entry(4, bytes(300))) == 1
-    assert queue.payloads(key(0)) and queue.payloads(key(1)) and not queue.payloads(key(2))
+    assert queue.under(key(0)) and queue.under(key(1)) and not queue.under(key(2))
     queue.put_back()
     assert queue.accept(entry(5, bytes(300))) == 1
-    assert not queue.payloads(key(0))
+    assert not queue.under(key(0))
     assert batch[1] == queue.take(1, 1 << 20)[0]
 
 
@@ -80,7 +80,7 @@ def test_a_record_that_is_larger_than_the_queue_sheds_only_itself() -> None:
     queue = Unwritten(limit=10_000)
     queue.accept(entry(1))
     assert queue.accept(entry(2, bytes(20_000))) == 1
-    assert queue.payloads(key(1)) and not queue.payloads(key(2))
+    assert queue.under(key(1)) and not queue.under(key(2))
 
 
 def test_a_batch_is_bounded_in_rows_and_bytes_but_never_empty() -> None:

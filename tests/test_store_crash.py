@@ -9,6 +9,7 @@ from pathlib import Path
 from proxy.store import RecordStore
 from proxy.store.lance import Lance
 from proxy.store.place import Place
+from proxy.store.record import Read
 from proxy.store.thread import StoreThread
 
 # Says what it has flushed, batch by batch, until it is killed. Payloads follow from numbers, so both sides know them.
@@ -23,7 +24,7 @@ WRITER = textwrap.dedent("""
     )
 
     async def main():
-        store = RecordStore(None, Path(sys.argv[1]), read_timeout=20, retention_days=30, pace=pace)
+        store = RecordStore(None, Path(sys.argv[1]), read_timeout=20, retention=None, pace=pace)
         await store.start()
         for start in range(int(sys.argv[2]), 10**9, 5):
             for n in range(start, start + 5):
@@ -64,7 +65,7 @@ async def test_a_store_whose_process_is_killed_opens_with_all_that_was_flushed(t
     flushed = 0
     for batches in (0, 1, rng.randrange(5, 30), rng.randrange(30, 60)):
         flushed = write_until_killed(data, flushed, batches, rng)
-        store = RecordStore(None, data, read_timeout=20, retention_days=None)
+        store = RecordStore(None, data, read_timeout=20, retention=None)
         await store.start()
         keys = [n.to_bytes(32, "big") for n in range(flushed)]
         assert await store.find(keys) == {key: (b"payload %d" % n,) for n, key in enumerate(keys)}
@@ -81,5 +82,5 @@ async def test_a_process_killed_while_it_makes_the_store_leaves_one_that_is_made
         for table in left:
             place.make_room(table)
         lance = await thread.run(Lance.open(place))
-        assert await thread.run(lance.read([bytes(32)], latest=True)) == ({}, 0)
+        assert await thread.run(lance.read([bytes(32)], latest=True)) == Read({})
     await thread.stop()

@@ -44,7 +44,7 @@ async def forwarded(conversation: Conversation, way: str, every: bool = False) -
     chosen = settings(conversation, way)
     store = open_store(chosen)
     await store.start()
-    conversations = Conversations(chosen, store)
+    conversations = Conversations(chosen, store.records)
     bodies: list[bytes] = []
     steps = conversation.steps
     sent = went = b""  # the newest request that was decided, up to its last message

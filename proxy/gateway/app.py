@@ -17,25 +17,29 @@ from typing import Any, Protocol
 
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
+from aiohttp.http_exceptions import LineTooLong
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from proxy.compaction.outcome import Reason, Untouched
 from proxy.gateway import encodings, errors, headers, tunnel
 from proxy.gateway.conversation import Asked, tenant_digest
-from proxy.gateway.replies import Outgoing, Sent
+from proxy.gateway.limits import Capacity, Full, Patience, Share, TooSlow
+from proxy.gateway.replies import Outgoing, Sent, give_up_later
 from proxy.gateway.steering import Decoded, Head, Incoming, Steering
-from proxy.gateway.upstream import BrokenOff, Destination, Reply, Unreachable, Upstream, origin_form
+from proxy.gateway.upstream import BrokenOff, Destination, Reply, TimeLimits, Unreachable, Upstream, origin_form
 from proxy.gateway.watched import Arrived, Conversed, Nobody, Passed, Stays, Watcher
-from proxy.settings import Settings
+from proxy.settings import ServerSettings, Settings
 from proxy.visibility import logs
 
 _BACKLOG = 1024  # a client that opens many connections at once overflows the default of 128
-_LINE_BYTES = 1 << 16
 _HEADER_LINES = 512
 _READ_BUFFER = 1 << 18
 _IN_A_THREAD = 1 << 18  # decoding more than this would hold up the streams that are open beside it
-_GRACE_SECONDS = 5.0
+_CUT_SECONDS = 5.0  # for what is cut off at the end of a drain to be written down and closed
+_FOR_EVER = 1e9
+_COMMENT = b": keep-alive\n\n"
+_EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 
 _RETURNS = b"/evidence/v1/returns"
 # By the path's ending, so that every provider's own prefix works.
@@ -118,12 +122,18 @@ class _Malformed(Exception):
     """The framing of the client's request body is broken."""
 
 
+class _SlowUpload(Exception):
+    """The client's request body does not come, or comes too slowly."""
+
+
 class _Facts:
     """What is read of a request once and needed all the way: raw target, raw headers, the reply, the log line."""
 
-    def __init__(self, request: web.BaseRequest) -> None:
+    def __init__(self, request: web.BaseRequest, server: ServerSettings, share: Share) -> None:
         self.began = time.perf_counter_ns()
         self.request = request
+        self.share = share
+        self.upload = Patience(server.body_seconds)
         self.method = request.method
         self.asked = request.raw_path.encode("utf-8", "surrogateescape")
         self.target = origin_form(self.asked)
@@ -135,7 +145,7 @@ class _Facts:
         self.received = 0
         self.end = "complete"
         self.id = headers.request_id(self.headers) or uuid.uuid4().hex
-        self.out = Outgoing(request)
+        self.out = Outgoing(request, Patience(server.send_seconds))
         # What watchers are told at the end, beside the above.
         self.exchange: Underway | None = None
         self.stays = Stays()
@@ -245,6 +255,35 @@ class _Watch:
         await self._gateway.surely(self._exchange.ended(complete and self._seen))
 
 
+class _Comments:
+    """The pieces of a reply, and while none comes and the reply is a stream of events, a comment now and then: clients
+    and balancers give up on connections that are silent for as long as some models think. Only between two events."""
+
+    def __init__(self, out: Outgoing, reply: Reply, seconds: float) -> None:
+        self._out = out
+        self._reply = reply
+        events = (headers.value(reply.headers, b"content-type") or "").lower().startswith("text/event-stream")
+        plain = not headers.values(reply.headers, b"content-encoding") and reply.length is None
+        self._seconds = seconds if events and plain else 0
+        self._tail = b"\n\n"
+
+    async def next(self) -> bytes:
+        """The next piece. Raises what `Reply.chunk` and `Outgoing` raise."""
+        if not self._seconds:
+            return await self._reply.chunk()
+        while True:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    chunk = await self._reply.chunk()
+            except TimeoutError:
+                if self._tail.endswith(_EVENT_ENDS):
+                    await self._out.write(_COMMENT)
+                    await self._out.drain()
+            else:
+                self._tail = (self._tail + chunk[-4:])[-4:]
+                return chunk
+
+
 class _Relay:
     """One reply on its way to the client.
 
@@ -343,8 +382,11 @@ class Gateway:
         self._readiness = readiness
         self._api_key = api_key
         self._tagging = tagging
+        self._server = settings.server
         self._limit = settings.server.max_body_bytes
+        self._capacity = Capacity(settings.server.max_requests, settings.server.max_bytes_in_flight)
         self._upstream: Upstream | None = None
+        self._http: _Server | None = None
         self._runner: web.ServerRunner | None = None
         self._site: web.TCPSite | None = None
         self._running: set[asyncio.Task[Any]] = set()
@@ -359,8 +401,11 @@ class Gateway:
     async def start(self) -> tuple[str, int]:
         """Listen; returns the address. Raises `OSError` if it cannot be had."""
         server = self._settings.server
-        self._upstream = Upstream(self._settings.upstream.base_url)
-        self._runner = web.ServerRunner(_Server(self.handle), shutdown_timeout=0.1)
+        upstream = self._settings.upstream
+        limits = TimeLimits(upstream.connect_seconds, upstream.first_byte_seconds, upstream.idle_seconds)
+        self._upstream = Upstream(upstream.base_url, limits)
+        self._http = _Server(self.handle, server)
+        self._runner = web.ServerRunner(self._http, shutdown_timeout=0.1)
         await self._runner.setup()
         self._site = web.TCPSite(self._runner, server.host, server.port, backlog=_BACKLOG)
         try:
@@ -372,18 +417,20 @@ class Gateway:
         return host, port
 
     async def close(self) -> None:
-        """Stop listening, give what is under way a few seconds, then end it."""
+        """Take no new requests, let what is under way go on for `drain_seconds`, then end it."""
         self._closing = True
         if self._site is not None and self._runner is not None and self._site in self._runner.sites:
             await self._site.stop()
+        if self._http is not None:
+            self._http.close_idle()
         if self._running:
-            await asyncio.wait(self._running, timeout=_GRACE_SECONDS)
+            await asyncio.wait(self._running, timeout=self._server.drain_seconds or None)
         for task in list(self._running):
             task.cancel()
         if self._running:
-            await asyncio.wait(self._running, timeout=_GRACE_SECONDS)
+            await asyncio.wait(self._running, timeout=_CUT_SECONDS)
         if self._finishing:
-            await asyncio.wait(self._finishing, timeout=_GRACE_SECONDS)
+            await asyncio.wait(self._finishing, timeout=_CUT_SECONDS)
         if self._runner is not None:
             await self._runner.cleanup()
         if self._upstream is not None:
@@ -403,7 +450,7 @@ class Gateway:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
-        facts = _Facts(request)
+        facts = _Facts(request, self._server, self._capacity.share())
         arrived = facts.arrived()
         facts.trace = self._watcher.arrived(arrived)
         task = asyncio.current_task()
@@ -416,6 +463,9 @@ class Gateway:
         except (asyncio.CancelledError, ConnectionError):
             facts.end = "stopped" if self._closing else "client-gone"
             raise
+        except TooSlow:
+            facts.end = "client-slow"
+            raise ConnectionResetError("the client does not take its reply") from None
         except Exception as fault:
             facts.end = "failed"
             logs.fault("request-failed", fault, id=facts.id)
@@ -423,8 +473,11 @@ class Gateway:
                 return facts.out.break_off()
             return await facts.out.answer(errors.internal(), facts.own_lines())
         finally:
+            facts.share.release()
             if task is not None:
                 self._running.discard(task)
+            if self._closing:
+                request.protocol.close()  # after this reply
             try:
                 passed = facts.passed(arrived)
                 self._watcher.passed(passed)
@@ -436,8 +489,23 @@ class Gateway:
         if facts.path == b"/healthz":
             return await facts.out.answer(_json(200, {"status": "ok"}))
         if facts.path == b"/readyz":
-            ready, why = self._readiness.ready()
+            ready, why = (False, "the proxy is stopping") if self._closing else self._readiness.ready()
             return await facts.out.answer(_json(200 if ready else 503, {"ready": ready, "reason": why}))
+        if self._closing:
+            return await facts.out.answer(errors.stopping(), facts.own_lines())
+        if _head_bytes(facts) > self._server.max_header_bytes:
+            facts.out.hang_up()
+            return await facts.out.answer(errors.header_too_large(self._server.max_header_bytes), facts.own_lines())
+        try:
+            return await self._serve(facts)
+        except Full as full:
+            facts.end = "full"
+            facts.out.hang_up()
+            return await facts.out.answer(errors.full(full.what), facts.own_lines())
+
+    async def _serve(self, facts: _Facts) -> Sent:
+        """What takes work. Raises `Full` where there is too much of it already."""
+        self._capacity.room_for(_content_length(facts.headers) or 0 if facts.api is not None else 0)
         if facts.path == _RETURNS and self._tagging is not None:
             return await self._tag(facts, self._tagging)
         if facts.method == "CONNECT":
@@ -453,8 +521,13 @@ class Gateway:
                 return await self._tunnel(facts)
             return await self._pass_through(facts)
         except Unreachable as nobody:
-            facts.end = "unreachable"
-            return await facts.out.answer(errors.unreachable(nobody.where, nobody.what), facts.own_lines())
+            facts.end = "upstream-late" if nobody.late else "unreachable"
+            answer = errors.unreachable(nobody.where, nobody.what, nobody.sent, nobody.late)
+            return await facts.out.answer(answer, facts.own_lines())
+        except _SlowUpload:
+            facts.end = "upload-slow"
+            facts.out.hang_up()
+            return await facts.out.answer(errors.too_slow(), facts.own_lines())
         except _Malformed:
             facts.end = "malformed"
             facts.out.hang_up()
@@ -475,6 +548,9 @@ class Gateway:
         except encodings.Broken:
             body = b""  # what cannot be read is no JSON, and the provider may know better
 
+        facts.share.enter()
+        if body is not raw:
+            facts.share.hold(len(body))
         exchange = await self._ask(facts, body)
         facts.evidence = exchange.header
         if exchange.refusal is not None:
@@ -484,6 +560,8 @@ class Gateway:
 
         untouched = exchange.body is body
         sent = raw if untouched else exchange.body
+        if not untouched:
+            facts.share.held_besides(len(sent))
         facts.added += time.perf_counter_ns() - since
         facts.forwarded = len(sent)
         lines = headers.up(facts.headers, not untouched, self._api_key)
@@ -521,6 +599,10 @@ class Gateway:
             facts.end = "malformed"
             facts.out.hang_up()
             return await facts.out.answer(errors.malformed("its body is not framed as announced"), facts.own_lines())
+        except _SlowUpload:
+            facts.end = "upload-slow"
+            facts.out.hang_up()
+            return await facts.out.answer(errors.too_slow(), facts.own_lines())
         except encodings.Broken:
             return await facts.out.answer(errors.malformed("its body is not encoded as announced"), facts.own_lines())
         tenant = self._settings.tenant
@@ -530,6 +612,7 @@ class Gateway:
 
     async def _pass_through(self, facts: _Facts) -> Sent:
         """Not a conversation: streams both ways."""
+        facts.share.enter()
         if facts.api is not None:
             facts.evidence = (await self._ask(facts, b"")).header
         lines = headers.up(facts.headers, False, self._api_key)
@@ -545,6 +628,7 @@ class Gateway:
 
     async def _tunnel(self, facts: _Facts) -> Sent:
         """A request to change the protocol: what follows is not HTTP, and is relayed as it comes."""
+        facts.share.enter()
         upstream = self._upstream
         if upstream is None or facts.target is None:
             raise RuntimeError("the gateway was not started")
@@ -584,10 +668,11 @@ class Gateway:
         """Pass a reply on, piece by piece."""
         codings = headers.values(reply.headers, b"content-encoding")
         relay = _Relay(facts, _Watch(self, exchange, reply.status, codings, self._limit))
+        comments = _Comments(facts.out, reply, self._server.comment_seconds)
         whole = False
         try:
             await relay.start(Head(reply.status, reply.reason, reply.headers, reply.length))
-            while relay.has_body and (chunk := await reply.chunk()):
+            while relay.has_body and (chunk := await comments.next()):
                 await relay.pass_on(chunk)
             whole = True
             return await relay.end()
@@ -657,13 +742,15 @@ class Gateway:
             pieces.append(piece)
             if facts.received > self._limit:
                 raise _TooLarge
+            facts.share.hold(len(piece))
         return b"".join(pieces)
 
     async def _decoded(self, raw: bytes, codings: Sequence[str]) -> bytes:
         if not codings:
             return raw
         if len(raw) < _IN_A_THREAD:
-            return encodings.decode(raw, codings, self._limit)
+            with contextlib.suppress(encodings.TooLarge):  # a small body may unfold to a large one
+                return encodings.decode(raw, codings, min(self._limit, _IN_A_THREAD))
         return await asyncio.to_thread(encodings.decode, raw, codings, self._limit)
 
     async def _too_large(self, facts: _Facts, decoded: bool) -> Sent:
@@ -689,15 +776,28 @@ async def _guarded(work: Coroutine[Any, Any, None]) -> None:
 
 async def _pieces(facts: _Facts) -> AsyncIterator[bytes]:
     content: StreamReader = facts.request.content
+    loop = asyncio.get_running_loop()
     while True:
         try:
-            piece = await content.readany()
+            piece = content.read_nowait()
+            if not piece and not content.is_eof():
+                since = loop.time()
+                async with asyncio.timeout(facts.upload.left()):
+                    piece = await content.readany()
+                facts.upload.waited(loop.time() - since)
         except (web.RequestPayloadError, web.HTTPException) as broken:
             raise _Malformed from broken
+        except TimeoutError:
+            raise _SlowUpload from None
         if not piece:
             return
         facts.received += len(piece)
+        facts.upload.moved(len(piece))
         yield piece
+
+
+def _head_bytes(facts: _Facts) -> int:
+    return len(facts.asked) + sum(len(name) + len(value) + 4 for name, value in facts.headers)
 
 
 def _content_length(lines: headers.Headers) -> int | None:
@@ -720,10 +820,64 @@ _SILENT.disabled = True  # aiohttp's own lines quote the request that they are a
 
 
 class _Connection(RequestHandler):
-    """A client's connection. Requests that are not even HTTP are answered in the shape that clients parse."""
+    """A client's connection. Requests that are not even HTTP are answered in the shape that clients parse, and a head
+    that does not come to its end is not waited for."""
+
+    __slots__ = ("_head_bytes", "_head_timer", "_settings")
+
+    def __init__(self, manager: web.Server, settings: ServerSettings, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._settings = settings
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it waits for a request."""
+        return self._current_request is None and not self._messages
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._head_came()
+        super().connection_lost(exc)
+
+    def force_close(self) -> None:
+        if self.transport is not None:
+            give_up_later(self.transport, self._settings.send_seconds or None)
+        super().force_close()
+
+    def _head_came(self) -> None:
+        self._head_bytes = 0
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_goes_on(self, size: int) -> None:
+        """Bytes of a head came, and it is not at its end."""
+        self._head_bytes += size
+        if self._head_bytes > self._settings.max_header_bytes:
+            self._refuse(errors.header_too_large(self._settings.max_header_bytes))
+        elif self._head_timer is None and self._settings.header_seconds:
+            slow = errors.too_slow()
+            self._head_timer = asyncio.get_running_loop().call_later(
+                self._settings.header_seconds, lambda: self._refuse(slow)
+            )
+
+    def _refuse(self, answer: errors.Answer) -> None:
+        """Answer a request that never came whole, and hang up."""
+        self._head_came()
+        if self.transport is not None and self._current_request is None:
+            head = f"HTTP/1.1 {answer.status} {answer.status}\r\nContent-Type: application/json\r\n"
+            head += f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
+            self.transport.write(head.encode() + answer.body)
+        self.force_close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._messages or self._current_request is not None:
+            if self._head_bytes:
+                self._head_came()
+        elif data and self._waiter is not None and self._payload_parser is None:
+            self._head_goes_on(len(data))
         # aiohttp's parser forgets the body that it is in when a later chunk is malformed, and queues the fault as if
         # it were the next request: whoever reads that body would wait for ever.
         current = self._current_request
@@ -743,25 +897,37 @@ class _Connection(RequestHandler):
             raise ConnectionError("a reply is under way, or there is nobody to reply to")
         if status >= 500 and exc is not None:
             logs.fault("request-failed", exc)
-        answer = errors.malformed("it is not well-formed HTTP") if status < 500 else errors.internal()
-        response = web.Response(body=answer.body, status=status, content_type="application/json")
+        if isinstance(exc, LineTooLong):
+            answer = errors.header_too_large(self._settings.max_header_bytes)
+        else:
+            answer = errors.malformed("it is not well-formed HTTP") if status < 500 else errors.internal()
+        response = web.Response(body=answer.body, status=answer.status, content_type="application/json")
         response.force_close()
         return response
 
 
 class _Server(web.Server):
-    def __init__(self, handler: Any) -> None:
+    def __init__(self, handler: Any, settings: ServerSettings) -> None:
         super().__init__(handler, handler_cancellation=True)
+        self._settings = settings
+
+    def close_idle(self) -> None:
+        """Close the connections that wait for a request. Where one is under way, it goes on."""
+        for connection in self.connections:
+            if isinstance(connection, _Connection) and connection.idle:
+                connection.force_close()
 
     def __call__(self) -> RequestHandler:
         return _Connection(
             self,
+            self._settings,
             loop=asyncio.get_running_loop(),
             logger=_SILENT,
-            access_log=None,  # type: ignore[arg-type]
+            access_log=None,
             auto_decompress=False,
-            max_line_size=_LINE_BYTES,
-            max_field_size=_LINE_BYTES,
+            keepalive_timeout=self._settings.keep_alive_seconds or _FOR_EVER,
+            max_line_size=self._settings.max_header_bytes,
+            max_field_size=self._settings.max_header_bytes,
             max_headers=_HEADER_LINES,
             read_bufsize=_READ_BUFFER,
         )

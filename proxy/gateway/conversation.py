@@ -233,25 +233,26 @@ class Conversations:
         read = asked.transcript
         if tenant is None or read is None or not asked.recordable:
             return {}, None
-        wanted: list[bytes] = []
+        wanted: dict[bytes, bytes] = {}
         open_at = {opening.reply for opening in boundary.candidates(read, self._habits, question_id)}
         for index in range(len(read.replies) - 1, -1, -1):
             step = read.replies[index]
             if index in open_at:
-                wanted.append(step.key)
+                wanted[step.key] = step.digest
             given = self._given.get(_keyed(tenant, step.shown))
             if (given is not None and given.reply < index) or len(wanted) >= _MOST_CANDIDATES:
                 break
         if not wanted:
             return {}, None
         keys = {_keyed(tenant, key): key for key in wanted}
+        replies = {_keyed(tenant, key): reply for key, reply in wanted.items()}
         trouble: Reason | None = None
         try:
-            rows = await self._store.find(list(keys))
+            rows = await self._store.find(list(keys), replies=replies)
         except StoreSlow:
-            rows, trouble = self._store.cached(list(keys)), Reason.STORE_SLOW
+            rows, trouble = self._store.cached(list(keys), replies=replies), Reason.STORE_SLOW
         except StoreError:
-            rows, trouble = self._store.cached(list(keys)), Reason.STORE_ERROR
+            rows, trouble = self._store.cached(list(keys), replies=replies), Reason.STORE_ERROR
         known: dict[bytes, list[Record]] = {}
         for stored, payloads in rows.items():
             found = [record for payload in payloads if (record := self._decoded(payload)) is not None]

@@ -32,14 +32,53 @@ def body_too_large(limit: int, decoded: bool) -> Answer:
     )
 
 
-def unreachable(where: str, what: str) -> Answer:
-    """`where` is scheme, host and port only: a path or query may hold what must not be repeated."""
+def unreachable(where: str, what: str, sent: str, late: bool) -> Answer:
+    """`where` is scheme, host and port only: a path or query may hold what must not be repeated. `sent` says how much
+    of the request the provider may have seen; nothing was sent twice. `late` if it only did not reply in time."""
+    do = (
+        "Try again, or raise upstream.first_byte_seconds in its settings"
+        if late
+        else "Check that the provider is up and that upstream.base_url is right, then try again"
+    )
     return shaped(
-        502,
-        f"Evidence Proxy asked {where} and {what}. Check that the provider is up and that upstream.base_url is right, "
-        "then try again.",
+        504 if late else 502,
+        f"Evidence Proxy asked {where} and {what}. {sent}; it was not asked again. {do}.",
         "upstream_error",
-        "upstream_unreachable",
+        "upstream_timeout" if late else "upstream_unreachable",
+    )
+
+
+def full(what: str) -> Answer:
+    """More than the proxy takes on at once. Clients wait as long as Retry-After says, and ask again."""
+    return _later(f"Evidence Proxy is at its limit: {what}. Try again later.", "proxy_full")
+
+
+def stopping() -> Answer:
+    return _later("Evidence Proxy is stopping and takes no new requests. Try again.", "proxy_stopping")
+
+
+def _later(message: str, code: str) -> Answer:
+    answer = shaped(503, message, "server_error", code)
+    return Answer(answer.status, answer.body, (*answer.headers, (b"Retry-After", b"1")))
+
+
+def too_slow() -> Answer:
+    return shaped(
+        408,
+        "Evidence Proxy waited for the request, and it did not come in time. Send it again without pauses, or raise "
+        "server.header_seconds or server.body_seconds in its settings.",
+        "invalid_request_error",
+        "request_timeout",
+    )
+
+
+def header_too_large(limit: int) -> Answer:
+    return shaped(
+        431,
+        f"The request line and headers are larger than {limit} bytes, the limit of Evidence Proxy. Send fewer, or "
+        "raise server.max_header_bytes in its settings.",
+        "invalid_request_error",
+        "header_too_large",
     )
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11, StreamWriter
 
 from proxy.gateway.errors import Answer
+from proxy.gateway.limits import Patience, TooSlow
 
 _BODILESS = frozenset({204, 304})
 
@@ -37,8 +38,10 @@ class Sent(web.StreamResponse):
 class Outgoing:
     """One reply to one request."""
 
-    def __init__(self, request: web.BaseRequest) -> None:
+    def __init__(self, request: web.BaseRequest, patience: Patience) -> None:
+        """`patience` is with a client that does not take its reply."""
         self._request = request
+        self._patience = patience
         self._writer: StreamWriter = request.writer  # type: ignore[assignment]
         self._keep_alive = bool(request.keep_alive)
         self._framed = True
@@ -88,15 +91,35 @@ class Outgoing:
         """Hand a piece of the body to the socket, without waiting for room. Raises `ConnectionError`."""
         await self._writer.write(chunk, drain=False)
         self.sent += len(chunk)
+        self._patience.moved(len(chunk))
 
     async def drain(self) -> None:
-        """Wait until a slow client has taken enough for more to be written. Raises `ConnectionError`."""
-        await self._writer.drain()
+        """Wait until a slow client has taken enough for more to be written. Raises `ConnectionError`, and `TooSlow`
+        when it did not in time: then its connection is gone."""
+        if self._request.protocol.writing_paused:
+            await self._within(self._writer.drain())
 
     async def end(self) -> Sent:
-        """The body is complete."""
-        await self._writer.write_eof()
+        """The body is complete. Raises what `drain` raises."""
+        await self._within(self._writer.write_eof())
+        if not self._keep_alive and (transport := self._request.transport) is not None:
+            give_up_later(transport, self._patience.left())
         return Sent(self.status, self._keep_alive)
+
+    async def _within(self, work: Coroutine[Any, Any, None]) -> None:
+        if not self._request.protocol.writing_paused:
+            return await work
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        try:
+            async with asyncio.timeout(self._patience.left()):
+                await work
+        except TimeoutError:
+            if (transport := self._request.transport) is not None:
+                transport.abort()
+            raise TooSlow from None
+        finally:
+            self._patience.waited(loop.time() - since)
 
     def break_off(self) -> Sent:
         """The body is not complete and never will be: end the connection so that the client notices."""
@@ -104,6 +127,7 @@ class Outgoing:
         if transport is not None:
             if self._framed:
                 transport.close()  # what was relayed still arrives, and then the missing end shows
+                give_up_later(transport, self._patience.left())
             else:
                 _reset(transport)  # without framing only a reset tells a break from an end
         return Sent(self.status, keep_alive=False)
@@ -116,6 +140,12 @@ class Outgoing:
         return await self.end()
 
 
+def give_up_later(transport: asyncio.Transport, seconds: float | None) -> None:
+    """Of a connection that is being closed: a client that never takes what is still to be sent would keep it open."""
+    if seconds is not None and transport.get_write_buffer_size():
+        asyncio.get_running_loop().call_later(seconds, transport.abort)
+
+
 def _reset(transport: asyncio.Transport) -> None:
     socket_ = transport.get_extra_info("socket")
     if socket_ is not None:
@@ -126,10 +156,14 @@ def _reset(transport: asyncio.Transport) -> None:
 _REASONS = {
     200: b"OK",
     400: b"Bad Request",
+    401: b"Unauthorized",
     405: b"Method Not Allowed",
+    408: b"Request Timeout",
     413: b"Content Too Large",
     422: b"Unprocessable Content",
+    431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
     502: b"Bad Gateway",
     503: b"Service Unavailable",
+    504: b"Gateway Timeout",
 }

@@ -12,9 +12,9 @@ import asyncio
 import contextlib
 import re
 import socket
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -25,27 +25,40 @@ from aiohttp.streams import StreamReader
 from yarl import URL
 
 from proxy.gateway.headers import Headers
+from proxy.gateway.limits import Silence, TooSlow
 
-_CONNECT_SECONDS = 15.0
+T = TypeVar("T")
+
 _KEEP_ALIVE_SECONDS = 15.0
-_HEADER_BYTES = 1 << 18
-_HEADER_LINES = 1024
+_HEADER_BYTES = 1 << 16
+_HEADER_LINES = 256
 _ONE_WRITE = 1 << 15
 
 _ABSOLUTE = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 
 
 class Unreachable(Exception):
-    """There is no reply. `where` and `what` may be shown to anybody."""
+    """There is no reply. `where`, `what` and `sent` may be shown to anybody; `late` if there only was none in time."""
 
-    def __init__(self, where: str, what: str) -> None:
+    def __init__(self, where: str, what: str, sent: str = "Nothing was sent", late: bool = False) -> None:
         super().__init__(f"{where}: {what}")
         self.where = where
         self.what = what
+        self.sent = sent
+        self.late = late
 
 
 class BrokenOff(Exception):
     """The provider's reply ended before it was complete."""
+
+
+@dataclass(frozen=True)
+class TimeLimits:
+    """Seconds that the provider may keep us waiting; 0: for ever. `idle` is for the next bytes, either way."""
+
+    connect: float = 15.0
+    first_byte: float = 1200.0
+    idle: float = 600.0
 
 
 @dataclass(frozen=True)
@@ -92,6 +105,7 @@ class Reply:
         payload: StreamReader,
         connection: Connection,
         upload: asyncio.Task[None] | None,
+        idle_seconds: float,
     ) -> None:
         self.status = message.code
         self.reason = message.reason.encode("utf-8", "surrogateescape")
@@ -105,18 +119,25 @@ class Reply:
         self._lost = connection.protocol.closed if connection.protocol is not None else None
         if self._lost is not None:
             self._lost.add_done_callback(self._connection_lost)
+        self._silence = Silence(asyncio.get_running_loop(), idle_seconds, self._silent)
 
     async def chunk(self) -> bytes:
         """The next piece of the body as the provider framed it, or b"" at the end. Raises `BrokenOff`."""
         try:
             # After a fault the payload says that it is at its end, too.
             while self._payload.exception() is not None or not self._payload.at_eof():
+                self._silence.begin()
                 data, boundary = await self._payload.readchunk()
+                self._silence.over()
                 if data or not boundary:
                     return data
             return b""
         except (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError, TimeoutError) as broken:
             raise BrokenOff from broken
+
+    def _silent(self) -> None:
+        if not self._payload.is_eof() and self._payload.exception() is None:
+            self._payload.set_exception(aiohttp.ClientPayloadError("the provider fell silent inside the reply"))
 
     def _connection_lost(self, lost: asyncio.Future[None]) -> None:
         if not lost.cancelled():
@@ -140,6 +161,7 @@ class Reply:
         _abort(self._connection)
 
     def _unwatch(self) -> None:
+        self._silence.end()
         if self._lost is not None:
             self._lost.remove_done_callback(self._connection_lost)
 
@@ -147,15 +169,16 @@ class Reply:
 class Upstream:
     """A client of one provider. Use `ask`; `close` at the end."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, limits: TimeLimits = TimeLimits()) -> None:
         """To be called inside the event loop that will use it."""
         self.destination = Destination.of(base_url)
+        self._limits = limits
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._connector = aiohttp.TCPConnector(
             limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS, ttl_dns_cache=30, socket_factory=_socket
         )
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect or None)
         # The connector asks a request where to connect to; this one stands for all of them and is never sent.
         self._address = aiohttp.ClientRequest("GET", URL(self.destination.origin), loop=loop)
 
@@ -176,11 +199,12 @@ class Upstream:
         try:
             connection = await self._connector.connect(self._address, [], self._timeout)
         except TimeoutError:
-            raise Unreachable(where, f"got no connection within {_CONNECT_SECONDS:.0f} seconds") from None
+            raise Unreachable(where, f"got no connection within {self._limits.connect:g} seconds") from None
         except (aiohttp.ClientError, OSError) as failed:
             raise Unreachable(where, f"could not connect ({_why(failed)})") from None
 
         upload: asyncio.Task[None] | None = None
+        progress = _Progress(len(body) if isinstance(body, bytes) else length if body is not None else 0)
         try:
             protocol = connection.protocol
             if protocol is None or protocol.transport is None:
@@ -193,31 +217,60 @@ class Upstream:
                 max_field_size=_HEADER_BYTES,
                 max_headers=_HEADER_LINES,
             )
+            progress.transport = protocol.transport
             chunked = length is None and body is not None
             head = self._head(method, target, headers, length, chunked)
             if body is None or isinstance(body, bytes):
                 _write(protocol.transport, head, body or b"")
+                progress.given(len(body or b""), whole=True)
             else:
                 protocol.transport.write(head)
-                upload = self._loop.create_task(_upload(protocol, self._loop, body, chunked))
+                upload = self._loop.create_task(
+                    _upload(protocol, self._loop, body, chunked, progress, self._limits.idle)
+                )
                 upload.add_done_callback(_fault)
-            message, payload = await _reply_head(protocol)
+            message, payload = await self._in_time(_reply_head(protocol), upload)
             if message.code == 101:
                 raise Unreachable(where, "it wanted to change the protocol, which was not asked for")
         except BaseException as failed:
+            sent = progress.told()
             if (fault := _fault(upload)) is not None and not isinstance(failed, asyncio.CancelledError):
                 failed = fault
             elif upload is not None:
                 upload.cancel()
             _abort(connection)
+            if isinstance(failed, TooSlow):
+                raise Unreachable(where, "it did not take the request in time", sent, late=True) from None
+            if isinstance(failed, TimeoutError):
+                late = f"it did not reply within {self._limits.first_byte:g} seconds"
+                raise Unreachable(where, late, sent, late=True) from None
             if isinstance(failed, aiohttp.ServerDisconnectedError):
-                raise Unreachable(where, "it closed the connection without a reply") from None
+                raise Unreachable(where, "it closed the connection without a reply", sent) from None
             if isinstance(failed, HttpProcessingError):
-                raise Unreachable(where, "what it replied is not HTTP") from None
+                raise Unreachable(where, "what it replied is not HTTP", sent) from None
             if isinstance(failed, (aiohttp.ClientError, OSError)):
-                raise Unreachable(where, f"the connection broke before a reply ({_why(failed)})") from None
+                raise Unreachable(where, f"the connection broke before a reply ({_why(failed)})", sent) from None
+            if isinstance(failed, Unreachable):
+                failed.sent = sent
             raise failed
-        return Reply(message, payload, connection, upload)
+        return Reply(message, payload, connection, upload, self._limits.idle)
+
+    async def _in_time(self, head: Coroutine[Any, Any, T], upload: asyncio.Task[None] | None) -> T:
+        """The head of a reply. The provider's time begins when it has the request. Raises `TimeoutError`."""
+        seconds = self._limits.first_byte
+        async with asyncio.timeout(seconds if seconds and upload is None else None) as limit:
+
+            def begin(_: asyncio.Task[None]) -> None:
+                with contextlib.suppress(RuntimeError):  # it may be over by now
+                    limit.reschedule(self._loop.time() + seconds)
+
+            if upload is not None and seconds:
+                upload.add_done_callback(begin)
+            try:
+                return await head
+            finally:
+                if upload is not None:
+                    upload.remove_done_callback(begin)
 
     def _head(
         self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], length: int | None, chunked: bool
@@ -242,22 +295,62 @@ async def _reply_head(protocol: ResponseHandler) -> tuple[RawResponseMessage, St
             return message, payload
 
 
+class _Progress:
+    """How much of a request has left, to be told when there is no reply to it."""
+
+    def __init__(self, length: int | None) -> None:
+        self._length = length
+        self._given = 0
+        self._whole = False
+        self.transport: asyncio.Transport | None = None
+
+    def given(self, size: int, whole: bool = False) -> None:
+        """So many bytes of the body went to the socket, the last of them if `whole`."""
+        self._given += size
+        self._whole = self._whole or whole
+
+    def told(self) -> str:
+        """What the provider may have seen. Bytes count once the operating system took them; of a connection that has
+        gone nobody knows any more how many that were."""
+        if self.transport is None:
+            return "Nothing was sent"
+        waiting = self.transport.get_write_buffer_size()
+        if self._whole and not waiting:
+            may = "may have been" if self.transport.is_closing() else "was"
+            return f"The request {may} sent whole, with {self._given} bytes of body"
+        of = f" of {self._length}" if self._length is not None else ""
+        return f"Of the request, {max(0, self._given - waiting)}{of} bytes of body were sent"
+
+
 async def _upload(
-    protocol: ResponseHandler, loop: asyncio.AbstractEventLoop, body: AsyncIterable[bytes], chunked: bool
+    protocol: ResponseHandler,
+    loop: asyncio.AbstractEventLoop,
+    body: AsyncIterable[bytes],
+    chunked: bool,
+    progress: _Progress,
+    idle_seconds: float,
 ) -> None:
     """Send a body as it comes. A provider that hangs up may still have replied, so that is no fault; a body that
-    breaks off is, and takes the connection with it, so that it cannot look complete."""
+    breaks off is, and takes the connection with it, so that it cannot look complete. Raises `TooSlow` for a provider
+    that takes nothing for `idle_seconds`."""
     writer = StreamWriter(protocol, loop)
     if chunked:
         writer.enable_chunking()
     try:
         async for piece in body:
             try:
-                await writer.write(piece, LIMIT=0)
+                await writer.write(piece, drain=False)
+                progress.given(len(piece))
+                if protocol.writing_paused:
+                    async with asyncio.timeout(idle_seconds or None):
+                        await writer.drain()
             except ConnectionError:
                 return
+            except TimeoutError:
+                raise TooSlow from None
         with contextlib.suppress(ConnectionError):
             await writer.write_eof()
+        progress.given(0, whole=True)
     except BaseException:
         protocol.abort()
         raise

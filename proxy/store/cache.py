@@ -1,4 +1,4 @@
-"""What this process knows of the store without asking it: payloads by key, the least recently used leave first.
+"""What this process knows of the store without asking it: rows by key, the least recently used leave first.
 
 No I/O, no clock, no LanceDB. Only what is there is held: that a key has no record may change at any moment, because
 another replica may write one.
@@ -11,15 +11,15 @@ from collections.abc import Iterable
 
 from proxy.store.record import Entry
 
-# What Python needs for an entry besides the bytes of its payload, measured, so that the limit means resident bytes.
+# What Python needs for an entry besides the bytes of its row, measured, so that the limit means resident bytes.
 _KEY_COST = 430
-_PAYLOAD_COST = 70
+_ROW_COST = 70
 
 
 class RecordCache:
-    """Payloads by key, bounded in bytes. A key that takes more than half of the limit is not held.
+    """Rows by key, bounded in bytes. A key that takes more than half of the limit is not held.
 
-    A payload's age and whether the store has it are one int (`_stamp`): dictionaries of bytes and ints are nothing to
+    A row's age and whether the store has it are one int (`_stamp`): dictionaries of bytes and ints are nothing to
     the garbage collector, while an object for each made its full collections hold the loop up for a tenth of a second.
     """
 
@@ -33,29 +33,29 @@ class RecordCache:
         return len(self._held)
 
     def get(self, key: bytes, since: int) -> dict[bytes, int]:
-        """The payloads under `key` that are not older than `since`, each with its age."""
+        """The rows under `key` that are not older than `since`, each with its age."""
         held = self._held.get(key)
         if held is None:
             return {}
         self._held.move_to_end(key)
-        fresh = {payload: created for payload, stamp in held.items() if (created := stamp >> 1) >= since}
+        fresh = {row: created for row, stamp in held.items() if (created := stamp >> 1) >= since}
         if not fresh:
             self._drop(key)
         return fresh
 
-    def hold(self, key: bytes, payload: bytes, created: int, *, written: bool) -> None:
-        """Hold a payload; `written` says that the store has it. Once written is written, and the newest age counts."""
+    def hold(self, key: bytes, row: bytes, created: int, *, written: bool) -> None:
+        """Hold a row; `written` says that the store has it. Once written is written, and the newest age counts."""
         held = self._held.get(key)
         if held is None:
             held = self._held[key] = {}
             self._grow(key, _KEY_COST)
         self._held.move_to_end(key)
-        before = held.get(payload)
+        before = held.get(row)
         if before is None:
-            self._grow(key, _PAYLOAD_COST + len(payload))
-            held[payload] = _stamp(created, written)
+            self._grow(key, _ROW_COST + len(row))
+            held[row] = _stamp(created, written)
         else:
-            held[payload] = _stamp(max(created, before >> 1), written or bool(before & 1))
+            held[row] = _stamp(max(created, before >> 1), written or bool(before & 1))
         if self._sizes[key] > self._limit // 2:
             self._drop(key)
         while self.size > self._limit:
@@ -63,15 +63,21 @@ class RecordCache:
 
     def mark_written(self, entries: Iterable[Entry]) -> None:
         """Note that the store has these now. What left the cache meanwhile is not brought back."""
-        for (key, _, _, payload), created in entries:
-            held = self._held.get(key)
-            if held is not None and payload in held:
-                held[payload] = _stamp(created, True)
+        for entry in entries:
+            held = self._held.get(entry.key)
+            if held is not None and entry.row in held:
+                held[entry.row] = _stamp(entry.created, True)
 
-    def written_since(self, key: bytes, payload: bytes, since: int) -> bool:
-        """Whether the store is known to have this payload, written no earlier than `since`."""
-        stamp = self._held.get(key, {}).get(payload, 0)
+    def written_since(self, key: bytes, row: bytes, since: int) -> bool:
+        """Whether the store is known to have this row, written no earlier than `since`."""
+        stamp = self._held.get(key, {}).get(row, 0)
         return bool(stamp & 1) and stamp >> 1 >= since
+
+    def clear(self) -> None:
+        """Know nothing any more."""
+        self._held.clear()
+        self._sizes.clear()
+        self.size = 0
 
     def _grow(self, key: bytes, cost: int) -> None:
         self._sizes[key] = self._sizes.get(key, 0) + cost

@@ -3,9 +3,55 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper bounds of the buckets that durations are counted in."""
+
+
+class Durations:
+    """How long something took, counted in buckets of `SECONDS` and one for what took longer."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(SECONDS) + 1)
+        self._total = 0.0
+
+    def note(self, seconds: float) -> None:
+        """Count one."""
+        self._counts[bisect_left(SECONDS, seconds)] += 1
+        self._total += seconds
+
+    def so_far(self) -> Histogram:
+        """What was counted up to now."""
+        return Histogram(SECONDS, tuple(self._counts), self._total)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """`counts[i]` took at most `bounds[i]` seconds and longer than the bound before; the last one took longer still."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+    """Seconds, of all together."""
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What one table of the store counted since the start of this process, and what it holds now."""
+
+    counts: Mapping[str, int]
+    """See `RecordStore.counts`."""
+    find_seconds: Histogram
+    """What requests waited for, answers from memory included."""
+    read_seconds: Histogram
+    """Queries of the store itself."""
+    write_seconds: Histogram
+    """Commits."""
 
 
 @dataclass

@@ -4,7 +4,8 @@ Everything here is awaited on the store's own thread, and LanceDB is imported wh
 Whatever LanceDB raises leaves this file as a StoreError.
 
 The tables: `secret` (see its file), `schema` (one row per schema version that the store has reached, the highest
-counts) and `records`, whose rows are appended and never changed.
+counts), `erasures` (one row per erasure) and the shelves (see place.py), which look alike and whose rows are appended
+and never changed.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from proxy.store.place import RECORDS, SCHEMA, SECRET, Place
-from proxy.store.record import Entry, Found, StoreError
+from proxy.store.place import ERASURES, SCHEMA, SECRET, SHELVES, Place
+from proxy.store.record import REPLY_BYTES, Entry, Found, Read, StoredRow, StoreError
 from proxy.store.secret import SEAL_BYTES, StoreSecret, agreed_secret, is_absence, read_secret
 
 if TYPE_CHECKING:
@@ -27,9 +29,8 @@ if TYPE_CHECKING:
     from lancedb import AsyncConnection
     from lancedb.table import AsyncTable
 
-SCHEMA_VERSION = 1
-MIGRATIONS: dict[int, Callable[[AsyncConnection], Awaitable[None]]] = {}
-"""What brings a store from version n to n + 1, by n."""
+SCHEMA_VERSION = 2
+"""1: no column `conversation`. 2: with it."""
 
 _SEES_OTHERS_AFTER = timedelta(seconds=0.5)
 # LanceDB's own limits are gigabytes. A key's index entry is about 38 bytes, so these hold all pages of a million.
@@ -37,18 +38,22 @@ _INDEX_CACHE_BYTES = 64 << 20
 _METADATA_CACHE_BYTES = 32 << 20
 # An IN list is planned as a chain of ORs; longer ones gain nothing.
 _KEYS_PER_QUERY = 256
+_MOST_UNDER_A_KEY = 64
 _WINNER_IS_DONE_AFTER = 0.25
+_MIGRATION_ATTEMPTS = 8
+_COLUMNS = ("key", "tenant", "reply", "created", "payload", "seal", "conversation")
 
 
 class Lance:
     """One opened store. Its methods raise StoreError; after one it may be used again or opened anew."""
 
-    def __init__(self, place: Place, db: AsyncConnection, records: AsyncTable, secret: StoreSecret) -> None:
+    def __init__(self, place: Place, db: AsyncConnection, rows: AsyncTable, secret: StoreSecret) -> None:
         self._place = place
         self._db = db
-        self._records = records
+        self._rows = rows
         self._secret = secret
         self.opened_at = time.monotonic()
+        self.erasures_at_opening = 0
 
     @classmethod
     async def open(cls, place: Place) -> Lance:
@@ -63,79 +68,132 @@ class Lance:
                 place.uri,
                 read_consistency_interval=_SEES_OTHERS_AFTER,
                 session=lancedb.Session(_INDEX_CACHE_BYTES, _METADATA_CACHE_BYTES),
+                **place.options(),
             )
             # Created last, so the rest is there if it is. A store that lost a part is refused: a new secret would
             # make its rows unfindable for good, perhaps while somebody is putting the old one back.
-            records = await _open_table(db, RECORDS)
-            if records is not None and await _lacks_a_part(db):
+            shelves = {name: await _open_table(db, name) for name in SHELVES}
+            left = next((name for name, table in shelves.items() if table is not None), None)
+            if left is not None and await _lacks_a_part(db):
                 raise StoreError(
-                    f"The record store in {place.shown} could not be opened: of its tables {RECORDS!r}, {SCHEMA!r} and "
+                    f"The record store in {place.shown} could not be opened: of its tables {left!r}, {SCHEMA!r} and "
                     f"{SECRET!r} only the first is whole. Restore the others, move it away, or name another place."
                 )
             await _reach_schema(db, place)
             secret, made_here = await agreed_secret(db, place)
-            if records is None:
+            rows = shelves[place.table]
+            if rows is None:
                 if not made_here:
                     # Whoever made the secret is creating the table; creating it as well could hide its first rows.
                     await asyncio.sleep(_WINNER_IS_DONE_AFTER)
-                records = await _create(db, place, RECORDS, _records_schema().empty_table())
-            if not (await records.schema()).equals(_records_schema()):
+                rows = await _create(db, place, place.table, _rows_schema().empty_table())
+            else:
+                await rows.checkout_latest()  # type: ignore[no-untyped-call]
+            # A replica of the version before this one may have made it a moment ago, so not only when migrating.
+            await _with_conversations(rows)
+            if {*await rows.schema()} != {*_rows_schema()}:
                 raise StoreError(
-                    f"The record store in {place.shown} could not be opened: its table {RECORDS!r} has columns that "
-                    "this program did not write. Move it away, or name another place."
+                    f"The record store in {place.shown} could not be opened: its table {place.table!r} has columns "
+                    "that this program did not write. Move it away, or name another place."
                 )
-            return cls(place, db, records, secret)
+            lance = cls(place, db, rows, secret)
+            lance.erasures_at_opening = await lance.erasures()
+            return lance
 
-    async def read(self, keys: Sequence[bytes], *, latest: bool) -> tuple[Found, int]:
-        """What stands under `keys`, and how many damaged rows were passed over.
+    async def read(self, keys: Sequence[bytes], *, latest: bool, replies: Mapping[bytes, bytes] | None = None) -> Read:
+        """What stands under `keys`.
 
         `latest` sees what any process has written before this call; otherwise the last half second may be missing.
+        Under a key that `replies` names there may be as many rows as conversations began alike: past a number of them
+        only those of that reply are read, so that a popular opening costs no more than a rare one.
         """
-        import pyarrow as pa
-
+        replies = replies or {}
         with _told(self._place, "read"):
             if latest:
-                await self._records.checkout_latest()  # type: ignore[no-untyped-call]
+                await self._rows.checkout_latest()  # type: ignore[no-untyped-call]
             wanted = {self._secret.key(key): key for key in keys}
-            stored = list(wanted)
+            stored = [key for key, plain in wanted.items() if plain not in replies]
+            rows = [row for some in _batches(stored) for row in await self._under(_one_of("key", some))]
+            crowded: list[bytes] = []
+            stored = [key for key, plain in wanted.items() if plain in replies]
+            for some in _batches(stored):
+                limit = _MOST_UNDER_A_KEY + 4 * len(some)
+                together = await self._under(_one_of("key", some), limit)
+                if len(together) < limit:
+                    rows += together
+                    continue
+                for key in some:
+                    alone = await self._under(_one_of("key", [key]), _MOST_UNDER_A_KEY + 1)
+                    if len(alone) > _MOST_UNDER_A_KEY:
+                        crowded.append(key)
+                        of_reply = f"{_one_of('key', [key])} AND {_one_of('reply', [replies[wanted[key]]])}"
+                        alone = await self._under(of_reply, _MOST_UNDER_A_KEY)
+                    rows += alone
             found: Found = {}
             damaged = 0
-            for start in range(0, len(stored), _KEYS_PER_QUERY):
-                some = ",".join(f"X'{key.hex()}'" for key in stored[start : start + _KEYS_PER_QUERY])
-                rows = await self._records.query().where(f"key IN ({some})").to_arrow()
-                columns = [rows.column(name) for name in ("key", "tenant", "reply", "created", "payload", "seal")]
-                columns[3] = columns[3].cast(pa.int64())
-                for key, tenant, reply, created, payload, seal in zip(*(c.to_pylist() for c in columns), strict=True):
-                    if key not in wanted or seal != self._secret.seal(key, tenant, reply, created, payload):
-                        damaged += 1
-                        continue
-                    payloads = found.setdefault(wanted[key], {})
-                    payloads[payload] = max(created, payloads.get(payload, created))
+            for row in rows:
+                if row.key not in wanted or not row.intact:
+                    damaged += 1
+                    continue
+                under = found.setdefault(wanted[row.key], {})
+                one = row.reply + row.payload
+                under[one] = max(row.created, under.get(one, row.created))
+            return Read(found, frozenset(wanted[key] for key in crowded), damaged)
+
+    async def newest(self, conversation: bytes, most: int) -> tuple[dict[bytes, int], int]:
+        """At most `most` rows of a conversation with their ages, the newest, and how many damaged were passed over."""
+        with _told(self._place, "read"):
+            stored = self._secret.conversation(conversation)
+            where = _one_of("conversation", [stored])
+            light = await self._rows.query().where(where).select(["created"]).with_row_id().to_arrow()
+            ages = zip(_micros(light.column("created")), light.column("_rowid").to_pylist(), strict=True)
+            ids = [row_id for _, row_id in sorted(ages, reverse=True)[:most]]
+            if not ids:
+                return {}, 0
+            taken = await self._rows.take_row_ids(ids).select(list(_COLUMNS)).to_arrow()
+            found: dict[bytes, int] = {}
+            damaged = 0
+            for row in self._stored(taken):
+                if row.conversation != stored or not row.intact:
+                    damaged += 1
+                    continue
+                one = row.reply + row.payload
+                found[one] = max(row.created, found.get(one, row.created))
             return found, damaged
 
     async def append(self, entries: Sequence[Entry]) -> None:
         """Write these in one commit."""
-        import pyarrow as pa
+        secret, rows = self._secret, []
+        for entry in entries:
+            reply, payload = entry.row[:REPLY_BYTES], entry.row[REPLY_BYTES:]
+            key, tenant = secret.key(entry.key), secret.tenant(entry.tenant)
+            of = None if entry.conversation is None else secret.conversation(entry.conversation)
+            seal = secret.seal(key, tenant, reply, entry.created, payload, of)
+            rows.append((key, tenant, reply, entry.created, payload, seal, of))
+        await self._append(rows)
 
-        with _told(self._place, "written"):
-            if not self._place.holds_secret():
-                # LanceDB would make a table of this one commit, which could not be opened again.
-                raise StoreError(f"The record store in {self._place.shown} could not be written: it was removed.")
-            rows = []
-            for (key, tenant, reply, payload), created in entries:
-                key, tenant = self._secret.key(key), self._secret.tenant(tenant)
-                seal = self._secret.seal(key, tenant, reply, created, payload)
-                rows.append((key, tenant, reply, created, payload, seal))
-            schema = _records_schema()
-            columns = zip(*rows, strict=True)
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-            await self._records.add(pa.table(arrays, schema=schema))
+    async def append_stored(self, rows: Sequence[StoredRow]) -> None:
+        """Write rows that came out of a store with this one's secret, as they are, in one commit."""
+        await self._append([(r.key, r.tenant, r.reply, r.created, r.payload, r.seal, r.conversation) for r in rows])
+
+    async def rows(self, *, at_once: int = 1_000) -> AsyncIterator[list[StoredRow]]:
+        """All rows as they lie there now, in batches; nothing is held back, damaged ones say so."""
+        with _told(self._place, "read"):
+            await self._rows.checkout_latest()  # type: ignore[no-untyped-call]
+            query = self._rows.query().select(list(_COLUMNS))
+            async for batch in await query.to_batches(max_batch_length=at_once):
+                yield self._stored(batch)
+
+    async def count(self) -> int:
+        """How many rows there are, equal ones included."""
+        with _told(self._place, "counted"):
+            return await self._rows.count_rows()
 
     async def fragments(self) -> int:
         """In how many pieces the table lies; every read looks at each that is not yet indexed."""
         with _told(self._place, "examined"):
             # Typed as an object, but a dictionary comes.
-            stats = dict(await self._records.stats())  # type: ignore[call-overload]
+            stats = dict(await self._rows.stats())  # type: ignore[call-overload]
             return int(stats["fragment_stats"]["num_fragments"])
 
     async def tidy(self, *, keep: timedelta, index_from_rows: int) -> bool:
@@ -147,20 +205,51 @@ class Lance:
         from lancedb.index import BTree
 
         with _told(self._place, "tidied"):
-            done = await self._records.optimize(cleanup_older_than=keep)
-            if await self._records.count_rows() >= index_from_rows and not await self._records.list_indices():
-                await self._records.create_index("key", config=BTree(), replace=False)
-                return True
-            return done.compaction.fragments_removed > 0
+            done = await self._rows.optimize(cleanup_older_than=keep)
+            replaced = done.compaction.fragments_removed > 0
+            if await self._rows.count_rows() >= index_from_rows:
+                indexed = {column for index in await self._rows.list_indices() for column in index.columns}
+                for column in ("key", "conversation"):
+                    if column not in indexed:
+                        await self._rows.create_index(column, config=BTree(), replace=False)
+                        replaced = True
+            return replaced
 
     async def forget_before(self, created: int) -> int:
         """Delete the rows that are older than `created`; returns how many. No row is no version."""
-        with _told(self._place, "pruned"):
-            moment = datetime.fromtimestamp(created / 1e6, UTC).replace(tzinfo=None)
-            older = f"created < timestamp '{moment:%Y-%m-%d %H:%M:%S.%f}'"
-            count = await self._records.count_rows(older)
-            if count:
-                await self._records.delete(older)
+        moment = datetime.fromtimestamp(created / 1e6, UTC).replace(tzinfo=None)
+        return await self._forget(f"created < timestamp '{moment:%Y-%m-%d %H:%M:%S.%f}'")
+
+    async def forget_keys(self, keys: Sequence[bytes]) -> int:
+        """Delete what stands under these keys, given as `rows` shows them; returns how many rows that was."""
+        return sum([await self._forget(_one_of("key", some)) for some in _batches(keys)])
+
+    async def erase(self, tenant: bytes, conversation: bytes | None = None) -> int:
+        """Delete a tenant's rows, or those of one of its conversations (both as plain digests); returns how many.
+
+        Every replica is told to forget what it knows by heart (see `erasures`), even if nothing was found here.
+        """
+        where = _one_of("tenant", [self._secret.tenant(tenant)])
+        if conversation is not None:
+            where += f" AND {_one_of('conversation', [self._secret.conversation(conversation)])}"
+        count = await self._forget(where)
+        with _told(self._place, "written"):
+            first = _erasure(time.time_ns() // 1000)
+            table = await _open_table(self._db, ERASURES)
+            if table is None:
+                table = await _create(self._db, self._place, ERASURES, first.schema.empty_table())
+            await table.add(first)
+        return count
+
+    async def erasures(self) -> int:
+        """How many erasures there were; a replica that sees another number than before forgets what it cached.
+
+        Reads that begin after this see none of what they erased.
+        """
+        with _told(self._place, "read"):
+            table = await _open_table(self._db, ERASURES)
+            count = 0 if table is None else await table.count_rows()
+            await self._rows.checkout_latest()  # type: ignore[no-untyped-call]
             return count
 
     async def is_ours(self) -> bool:
@@ -170,22 +259,78 @@ class Lance:
 
     async def close(self) -> None:
         """Let go of the files."""
-        self._records.close()  # type: ignore[no-untyped-call]
+        self._rows.close()  # type: ignore[no-untyped-call]
         self._db.close()  # type: ignore[no-untyped-call]
 
+    async def _under(self, where: str, limit: int | None = None) -> list[StoredRow]:
+        query = self._rows.query().where(where).select(list(_COLUMNS))
+        return self._stored(await (query if limit is None else query.limit(limit)).to_arrow())
 
-def _records_schema() -> pa.Schema:
+    def _stored(self, table: pa.Table | pa.RecordBatch) -> list[StoredRow]:
+        columns = {name: table.column(name) for name in _COLUMNS}
+        plain = {name: _micros(c) if name == "created" else c.to_pylist() for name, c in columns.items()}
+        rows = []
+        for values in zip(*(plain[name] for name in _COLUMNS), strict=True):
+            key, tenant, reply, created, payload, seal, conversation = values
+            intact = seal == self._secret.seal(key, tenant, reply, created, payload, conversation)
+            rows.append(StoredRow(key, tenant, reply, created, payload, conversation, seal, intact))
+        return rows
+
+    async def _append(self, rows: Sequence[tuple[object, ...]]) -> None:
+        import pyarrow as pa
+
+        with _told(self._place, "written"):
+            if not self._place.holds_secret():
+                # LanceDB would make a table of this one commit, which could not be opened again.
+                raise StoreError(f"The record store in {self._place.shown} could not be written: it was removed.")
+            schema = _rows_schema()
+            columns = zip(*rows, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            await self._rows.add(pa.table(arrays, schema=schema))
+
+    async def _forget(self, where: str) -> int:
+        with _told(self._place, "pruned"):
+            count = await self._rows.count_rows(where)
+            if count:
+                await self._rows.delete(where)
+            return count
+
+
+def _rows_schema() -> pa.Schema:
     import pyarrow as pa
 
     columns = [
         ("key", pa.binary(32)),  # fixed size: LanceDB indexes no other binary column
         ("tenant", pa.binary(32)),
-        ("reply", pa.binary(16)),
+        ("reply", pa.binary(REPLY_BYTES)),
         ("created", pa.timestamp("us")),
         ("payload", pa.binary()),
         ("seal", pa.binary(SEAL_BYTES)),
+        ("conversation", pa.binary(32)),
     ]
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
+    return pa.schema([pa.field(name, kind, nullable=name == "conversation") for name, kind in columns])
+
+
+def _erasure(created: int) -> pa.Table:
+    import pyarrow as pa
+
+    schema = pa.schema([pa.field("created", pa.timestamp("us"), nullable=False)])
+    return pa.table([pa.array([created], pa.timestamp("us"))], schema=schema)
+
+
+def _micros(column: pa.ChunkedArray) -> list[int]:
+    import pyarrow as pa
+
+    return list(column.cast(pa.int64()).to_pylist())
+
+
+def _one_of(column: str, values: Sequence[bytes]) -> str:
+    literals = ",".join(f"X'{value.hex()}'" for value in values)
+    return f"{column} IN ({literals})"
+
+
+def _batches(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    return (keys[start : start + _KEYS_PER_QUERY] for start in range(0, len(keys), _KEYS_PER_QUERY))
 
 
 async def _open_table(db: AsyncConnection, name: str) -> AsyncTable | None:
@@ -214,6 +359,31 @@ async def _create(db: AsyncConnection, place: Place, name: str, first: pa.Table)
 
 async def _lacks_a_part(db: AsyncConnection) -> bool:
     return await _open_table(db, SCHEMA) is None or await read_secret(db) is None
+
+
+async def _with_conversations(table: AsyncTable) -> None:
+    """Give a table of the first schema version its column `conversation`. A replica may do the same at this moment."""
+    for attempt in range(_MIGRATION_ATTEMPTS):
+        if "conversation" in (await table.schema()).names:
+            return
+        try:
+            await table.add_columns([_rows_schema().field("conversation")])
+        except Exception:
+            if attempt == _MIGRATION_ATTEMPTS - 1:
+                raise
+            await asyncio.sleep(random.uniform(0.02, 0.1) * (attempt + 1))
+            await table.checkout_latest()  # type: ignore[no-untyped-call]
+
+
+async def _to_version_2(db: AsyncConnection) -> None:
+    for name in SHELVES:
+        table = await _open_table(db, name)
+        if table is not None:
+            await _with_conversations(table)
+
+
+MIGRATIONS: dict[int, Callable[[AsyncConnection], Awaitable[None]]] = {1: _to_version_2}
+"""What brings a store from version n to n + 1, by n. Each may run twice, or in two replicas at once."""
 
 
 async def _reach_schema(db: AsyncConnection, place: Place) -> None:

@@ -1,40 +1,53 @@
 """Where a store lies: a local directory, an address that LanceDB understands, or nowhere (`memory://`).
 
-Here live the only direct touches of the file system: looking for a store and making private room for one.
-LanceDB is not known here. What blocks is called on the store's own thread.
+Here live the only direct touches of the file system: looking for a store and making private room for one; and of the
+environment: what a remote place needs beside its address. LanceDB is not known here. What blocks is called on the
+store's own thread.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 RECORDS = "records"
+CONTENTS = "contents"
+HELD = "held"
 SCHEMA = "schema"
 SECRET = "secret"
+ERASURES = "erasures"
+
+SHELVES = (RECORDS, CONTENTS, HELD)
+"""The tables that hold rows of their callers; the others are the store's own."""
+
+# An object store that does not answer must not keep a read for LanceDB's own three minutes.
+_OBJECT_STORE = {"connect_timeout": "5s", "timeout": "30s"}
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a store lies. `directory` is None unless it is a local one."""
+    """Where one table of a store lies. `directory` is None unless the store is a local one."""
 
     uri: str
     directory: Path | None
+    table: str = RECORDS
 
     @classmethod
-    def of(cls, uri: str | None, data_dir: Path) -> Place:
+    def of(cls, uri: str | None, data_dir: Path, table: str = RECORDS) -> Place:
         """The place that `uri` names: an address, a local path, or `data_dir` when it is None."""
         if uri is None:
-            return cls(str(data_dir), data_dir)
+            return cls(str(data_dir), data_dir, table)
         scheme, found, rest = uri.partition("://")
         if not found:
             directory = Path(uri).expanduser()
-            return cls(str(directory), directory)
+            return cls(str(directory), directory, table)
         if scheme == "file":
-            return cls(rest, Path(rest))
-        return cls(uri, None)
+            return cls(rest, Path(rest), table)
+        return cls(uri.rstrip("/") if uri != "memory://" else uri, None, table)
 
     @property
     def in_memory(self) -> bool:
@@ -49,6 +62,23 @@ class Place:
         parts = urlsplit(self.uri)
         return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
 
+    def options(self, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """What LanceDB is told beside the address. No credential comes from anywhere but the environment.
+
+        Those of object stores LanceDB takes from there itself (AWS_*, GOOGLE_*, AZURE_*), or from the platform.
+        ValueError, for the reader, where `db://` lacks its key.
+        """
+        environ = os.environ if environ is None else environ
+        if self.directory is not None or self.in_memory:
+            return {}
+        if not self.uri.startswith("db://"):
+            return {"storage_options": dict(_OBJECT_STORE)}
+        key = environ.get("LANCEDB_API_KEY", "").strip()
+        if not key:
+            raise ValueError("db:// needs the environment variable LANCEDB_API_KEY, which is unset or empty")
+        given = {"region": environ.get("LANCEDB_REGION"), "host_override": environ.get("LANCEDB_HOST_OVERRIDE")}
+        return {"api_key": key} | {name: value for name, value in given.items() if value}
+
     def prepare(self) -> None:
         """Make the directory, for this user alone. One that exists keeps its mode. OSError when that cannot be."""
         if self.directory is not None:
@@ -61,9 +91,9 @@ class Place:
         """
         if self.directory is None:
             return True
-        records = self.directory / f"{RECORDS}.lance"
+        rows = self.directory / f"{self.table}.lance"
         # An empty directory is what `make_room` leaves when the process dies before the table is there.
-        held = any(records.iterdir()) if records.is_dir() else records.exists()
+        held = any(rows.iterdir()) if rows.is_dir() else rows.exists()
         if not held and not os.access(self.directory, os.W_OK | os.X_OK):
             raise PermissionError(f"this user may not write to {self.directory}")
         return held

@@ -1,4 +1,4 @@
-"""The record store as the rest of the house sees it: find, add, flush, and nothing of what lies beneath.
+"""One table of the store as the rest of the house sees it: find, add, flush, and nothing of what lies beneath.
 
 All of it runs on the proxy's event loop and never waits there for a disk. A find is answered from the cache and from
 what still waits to be written; only the rest is asked of the store, once per key however many requests ask for it.
@@ -10,24 +10,22 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from proxy.store.cache import RecordCache
 from proxy.store.door import Door
-from proxy.store.health import Counts, Health
+from proxy.store.health import Counts, Durations, Health, Stats
 from proxy.store.lance import Lance
-from proxy.store.place import Place
-from proxy.store.record import Entry, Found, StoredRecord, StoreError, StoreSlow
+from proxy.store.place import RECORDS, Place
+from proxy.store.record import REPLY_BYTES, Entry, Read, StoredRecord, StoreError, StoreSlow, payloads
 from proxy.store.thread import StoreThread
 from proxy.store.unwritten import Unwritten
 from proxy.store.upkeep import Pace, Upkeep
 from proxy.store.writer import Writer
-
-if TYPE_CHECKING:
-    from proxy.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -49,34 +47,43 @@ class RecordStore:
         self,
         uri: str | None,
         data_dir: Path,
+        table: str = RECORDS,
         *,
         read_timeout: float,
-        retention_days: int | None,
-        cache_bytes: int = 64 << 20,
+        retention: timedelta | None,
+        cache_bytes: int = 32 << 20,
         queue_bytes: int = 64 << 20,
         close_grace: float = 20.0,
         pace: Pace | None = None,
     ) -> None:
-        self._place = Place.of(uri, data_dir)
+        self._place = Place.of(uri, data_dir, table)
         self._read_timeout = read_timeout
-        self._retention_us = None if retention_days is None else retention_days * _DAY_US
+        self._retention_us = None if retention is None else retention // timedelta(microseconds=1)
         self._close_grace = close_grace
         self._pace = pace or Pace()
         self._counts = Counts()
         self._health = Health()
+        self._finding, self._querying, self._writing = Durations(), Durations(), Durations()
         self._cache = RecordCache(cache_bytes)
         self._unwritten = Unwritten(queue_bytes)
         self._disk: _Disk | None = None
         self._closed = False
-        self._reading: dict[bytes, asyncio.Task[Found]] = {}
-        self._reads: set[asyncio.Task[Found]] = set()
+        self._reading: dict[_Wanted, asyncio.Task[Read]] = {}
+        self._reads = 0
 
     async def start(self) -> None:
         """Begin to write and to look after the store; if one lies there already, it is opened in the background."""
         if self._place.in_memory or self._disk is not None:
             return
         disk = self._disk = _Disk(
-            self._place, self._unwritten, self._cache, self._counts, self._health, self._pace, self._retention_us
+            self._place,
+            self._unwritten,
+            self._cache,
+            self._counts,
+            self._health,
+            self._pace,
+            self._retention_us,
+            self._writing,
         )
         # A look at a healthy disk is quick, and then `ready` can tell; a sick one is not waited for.
         with contextlib.suppress(StoreError, TimeoutError):
@@ -86,54 +93,77 @@ class RecordStore:
         if self._unwritten:
             disk.writer.wake()
 
-    async def find(self, keys: Sequence[bytes], *, fresh: bool = False) -> dict[bytes, tuple[bytes, ...]]:
+    async def find(
+        self, keys: Sequence[bytes], *, replies: Mapping[bytes, bytes] | None = None, fresh: bool = False
+    ) -> dict[bytes, tuple[bytes, ...]]:
         """The payloads that stand under `keys`, each key's in bytewise order; keys without a record are absent.
 
-        Keys that this process knows are not asked of the store unless `fresh`, which also sees what any other process
-        had written before the call. Raises StoreSlow past the read time-out (while the store is still being opened:
+        `replies` says of some keys which reply is looked for. A key that this process knows with that reply (any other
+        key: that it knows at all) is not asked of the store, unless `fresh`, which also sees what any other process had
+        written before the call. Where so many records stand under a key that only those of the reply are read, there
+        are no others in the answer. Raises StoreSlow past the read time-out (while the store is still being opened:
         past 15 seconds of that), and StoreError.
         """
-        since = self._oldest()
-        found: Found = {}
-        ask: set[bytes] = set()
-        for key in keys:
-            known = self._cache.get(key, since) | self._unwritten.payloads(key)
-            if known:
-                found[key] = known
-            if fresh or not known:
-                ask.add(key)
-        self._counts.cache_hits += len(found)
-        if ask and not self._place.in_memory:
-            self._counts.cache_misses += len(ask)
-            for read in await self._ask(ask, fresh):
-                for key in ask & read.keys():
-                    known = {payload: created for payload, created in read[key].items() if created >= since}
-                    if known:
-                        found[key] = found.get(key, {}) | known
-        return {key: tuple(sorted(payloads)) for key, payloads in found.items()}
+        began = time.perf_counter()
+        try:
+            return await self._find(keys, replies or {}, fresh)
+        finally:
+            self._finding.note(time.perf_counter() - began)
 
-    def cached(self, keys: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
-        """What `find` would say of these keys without asking the store. Never waits, never raises."""
+    def cached(
+        self, keys: Sequence[bytes], *, replies: Mapping[bytes, bytes] | None = None
+    ) -> dict[bytes, tuple[bytes, ...]]:
+        """What this process alone can say of these keys. Never waits, never raises.
+
+        Where `replies` names a reply, only its records count: which others there are, this process may not know.
+        """
+        since, replies = self._oldest(), replies or {}
+        found: dict[bytes, tuple[bytes, ...]] = {}
+        for key in keys:
+            rows: Iterable[bytes] = self._known(key, since)
+            if key in replies and not self._place.in_memory:
+                rows = _of_reply(rows, replies[key])
+            if known := payloads(rows):
+                found[key] = known
+        return found
+
+    async def newest(self, conversation: bytes, most: int) -> tuple[bytes, ...]:
+        """At most `most` payloads of a conversation (its digest, as records were added with), the newest first.
+
+        Raises as `find` does.
+        """
         since = self._oldest()
-        known = {key: self._cache.get(key, since) | self._unwritten.payloads(key) for key in keys}
-        return {key: tuple(sorted(payloads)) for key, payloads in known.items() if payloads}
+        rows = dict(self._known(conversation, since))
+        if not self._place.in_memory:
+            lance = await self._open_store(look_again=False)
+            if lance is not None:
+                read = self._begin(lance, lambda lance: lance.newest(conversation, most))
+                ((stored, damaged),) = await self._answers({read})
+                self._counts.damaged += damaged
+                rows |= {row: created for row, created in stored.items() if created >= since}
+        newest = sorted(rows, key=lambda row: (-rows[row], row))
+        return tuple(dict.fromkeys(row[REPLY_BYTES:] for row in newest))[:most]
 
     def add(self, record: StoredRecord) -> None:
         """Take a record: findable here at once, written soon. Never waits, never raises; what is lost is counted."""
-        if self._closed or (len(record.key), len(record.tenant), len(record.reply)) != (32, 32, 16):
+        lengths = len(record.key), len(record.tenant), len(record.reply), len(record.conversation or bytes(32))
+        if self._closed or lengths != (32, 32, REPLY_BYTES, 32):
             self._counts.refused += 1
             return
         self._counts.added += 1
         now = time.time_ns() // 1000
-        waits = self._unwritten.holds(record.key, record.payload)
+        entry = Entry.of(record, now)
+        waits = self._unwritten.holds(entry.key, entry.row)
         # A day, so that a record which keeps being added does not reach the end of its retention.
-        if waits or self._cache.written_since(record.key, record.payload, now - _DAY_US):
+        if waits or self._cache.written_since(entry.key, entry.row, now - _DAY_US):
             self._counts.duplicates += 1
             return
-        self._cache.hold(record.key, record.payload, now, written=False)
+        self._cache.hold(entry.key, entry.row, now, written=False)
         if self._place.in_memory:
+            if entry.conversation is not None:
+                self._cache.hold(entry.conversation, entry.row, now, written=False)
             return
-        self._counts.shed += self._unwritten.accept(Entry(record, now))
+        self._counts.shed += self._unwritten.accept(entry)
         if self._disk is not None:
             self._disk.writer.wake()
 
@@ -144,6 +174,25 @@ class RecordStore:
         await self.start()
         assert self._disk is not None
         await self._disk.writer.flush()
+
+    async def erase(self, tenant: bytes, conversation: bytes | None = None) -> int:
+        """Forget a tenant, or one of its conversations (plain digests, as records were added with); how many rows.
+
+        Other replicas forget what they have by heart at their next look, within half a minute. What the process has in
+        hand is written and erased with the rest. StoreError if that could not be done; then it is to be asked again.
+        """
+        waiting = self._unwritten.drop(tenant, conversation)
+        self._cache.clear()
+        if self._place.in_memory:
+            return waiting
+        await self.flush()
+        lance = await self._open_store(look_again=True)
+        assert self._disk is not None
+        try:
+            erased = 0 if lance is None else await self._disk.thread.run(lance.erase(tenant, conversation))
+        finally:
+            self._cache.clear()
+        return waiting + erased
 
     async def close(self) -> None:
         """Write what waits, within the grace period, and let go of the store. Never raises."""
@@ -183,39 +232,64 @@ class RecordStore:
             "cached_bytes": self._cache.size,
         }
 
+    def stats(self) -> Stats:
+        """The counts, and how long things took."""
+        return Stats(self.counts(), self._finding.so_far(), self._querying.so_far(), self._writing.so_far())
+
     def _oldest(self) -> int:
         """The age, as a moment, that a record may have to be found; retention holds before anything is deleted."""
         return 0 if self._retention_us is None else time.time_ns() // 1000 - self._retention_us
 
-    async def _ask(self, keys: Iterable[bytes], fresh: bool) -> list[Found]:
-        """Ask the store for `keys`, joining reads that are going on, but no longer than a request may wait."""
-        if self._closed:
-            raise StoreError("The record store is closed.")
-        await self.start()
-        assert self._disk is not None
-        lance = self._disk.door.lance
+    def _known(self, name: bytes, since: int) -> dict[bytes, int]:
+        """The rows that this process knows under a key, or of a conversation: those that wait, and the cached."""
+        return self._cache.get(name, since) | self._unwritten.under(name)
+
+    async def _find(
+        self, keys: Sequence[bytes], replies: Mapping[bytes, bytes], fresh: bool
+    ) -> dict[bytes, tuple[bytes, ...]]:
+        since = self._oldest()
+        found = {key: known for key in keys if (known := self._known(key, since))}
+        ask = {
+            _Wanted(key, replies.get(key)) for key in keys if fresh or not _suffices(found.get(key), replies.get(key))
+        }
+        self._counts.cache_hits += len(set(keys)) - len(ask)
+        if ask and not self._place.in_memory:
+            self._counts.cache_misses += len(ask)
+            for read in await self._ask(ask, fresh):
+                for key in {wanted.key for wanted in ask} & read.found.keys():
+                    stored = {row: created for row, created in read.found[key].items() if created >= since}
+                    found[key] = found.get(key, {}) | stored
+                for key in read.crowded & found.keys():
+                    found[key] = {row: found[key][row] for row in _of_reply(found[key], replies[key])}
+        return {key: payloads(rows) for key, rows in found.items() if rows}
+
+    async def _ask(self, wanted: set[_Wanted], fresh: bool) -> list[Read]:
+        """Ask the store, joining reads that are going on, but no longer than a request may wait."""
+        lance = await self._open_store(look_again=fresh)
         if lance is None:
-            lance = await self._entered(self._disk.door, fresh)
-            if lance is None:
-                return []
-        reads: set[asyncio.Task[Found]] = set()
-        rest: list[bytes] = []
-        for key in keys:
-            going_on = None if fresh else self._reading.get(key)
+            return []
+        reads: set[asyncio.Task[Read]] = set()
+        rest: list[_Wanted] = []
+        for one in wanted:
+            going_on = None if fresh else self._reading.get(one)
             if going_on is None:
-                rest.append(key)
+                rest.append(one)
             else:
                 reads.add(going_on)
         if rest:
             reads.add(self._begin_read(lance, rest, fresh))
-        done, late = await asyncio.wait(reads, timeout=self._read_timeout)
-        if late:
-            self._counts.slow += 1
-            raise StoreSlow(f"The record store did not answer within {self._read_timeout * 1000:.0f} ms.")
-        return [_outcome(read) for read in done]
+        return await self._answers(reads)
 
-    async def _entered(self, door: Door, fresh: bool) -> Lance | None:
-        entering = door.enter(look_again=fresh)
+    async def _open_store(self, *, look_again: bool) -> Lance | None:
+        """The store, as soon as it is open; None where none lies."""
+        if self._closed:
+            raise StoreError("The record store is closed.")
+        await self.start()
+        assert self._disk is not None
+        door = self._disk.door
+        if door.lance is not None:
+            return door.lance
+        entering = door.enter(look_again=look_again)
         patience = max(self._read_timeout, _OPENING_MAY_TAKE - (time.monotonic() - door.since))
         await asyncio.wait({entering}, timeout=patience)
         if not entering.done():
@@ -223,50 +297,100 @@ class RecordStore:
             raise StoreSlow(f"The record store was not open after {_OPENING_MAY_TAKE:.0f} s.")
         return _outcome(entering)
 
-    def _begin_read(self, lance: Lance, keys: list[bytes], fresh: bool) -> asyncio.Task[Found]:
-        if len(self._reads) >= _READS_AT_ONCE:
+    async def _answers(self, reads: set[asyncio.Task[T]]) -> list[T]:
+        done, late = await asyncio.wait(reads, timeout=self._read_timeout)
+        if late:
             self._counts.slow += 1
-            raise StoreSlow(f"The record store has {_READS_AT_ONCE} reads to answer already.")
-        read = asyncio.create_task(self._read(lance, keys, fresh))
-        self._reads.add(read)
-        self._reading.update(dict.fromkeys(keys, read))
+            raise StoreSlow(f"The record store did not answer within {self._read_timeout * 1000:.0f} ms.")
+        return [_outcome(read) for read in done]
+
+    def _begin_read(self, lance: Lance, wanted: list[_Wanted], fresh: bool) -> asyncio.Task[Read]:
+        keys = [one.key for one in wanted]
+        replies = {one.key: one.reply for one in wanted if one.reply is not None}
+        read = self._begin(lance, lambda lance: lance.read(keys, latest=fresh, replies=replies), self._hold)
+        self._reading.update(dict.fromkeys(wanted, read))
 
         def done(_: object) -> None:
-            self._reads.discard(read)
-            for key in keys:
-                if self._reading.get(key) is read:
-                    del self._reading[key]
+            for one in wanted:
+                if self._reading.get(one) is read:
+                    del self._reading[one]
+
+        read.add_done_callback(done)
+        return read
+
+    def _begin(
+        self,
+        lance: Lance,
+        query: Callable[[Lance], Coroutine[Any, Any, T]],
+        then: Callable[[T], None] = lambda _: None,
+    ) -> asyncio.Task[T]:
+        """Begin to ask the store something. It goes on when nobody waits any more; `then` gets the answer first."""
+        if self._reads >= _READS_AT_ONCE:
+            self._counts.slow += 1
+            raise StoreSlow(f"The record store has {_READS_AT_ONCE} reads to answer already.")
+        self._reads += 1
+        read = asyncio.create_task(self._query(lance, query, then))
+
+        def done(_: object) -> None:
+            self._reads -= 1
             if not read.cancelled():
                 read.exception()  # whoever waited may be gone
 
         read.add_done_callback(done)
         return read
 
-    async def _read(self, lance: Lance, keys: list[bytes], fresh: bool) -> Found:
-        """One read, tried a second time on a handle opened anew: the first may be of a store that is gone."""
+    async def _query(
+        self, lance: Lance, query: Callable[[Lance], Coroutine[Any, Any, T]], then: Callable[[T], None]
+    ) -> T:
+        """One query, tried a second time on a handle opened anew: the first may be of a store that is gone."""
         disk = self._disk
         assert disk is not None
         self._counts.reads += 1
+        began = time.perf_counter()
         try:
             try:
-                found, damaged = await disk.thread.run(lance.read(keys, latest=fresh), within=_READ_TAKES_AT_MOST)
+                answer = await disk.thread.run(query(lance), within=_READ_TAKES_AT_MOST)
             except StoreError:
                 if not disk.door.forget(lance):
                     raise
                 anew = await asyncio.shield(disk.door.enter())
                 if anew is None:
-                    return {}
-                found, damaged = await disk.thread.run(anew.read(keys, latest=fresh), within=_READ_TAKES_AT_MOST)
+                    raise
+                answer = await disk.thread.run(query(anew), within=_READ_TAKES_AT_MOST)
         except StoreError as fault:
             self._counts.failed += 1
             self._health.failed("read", fault)
             raise
+        finally:
+            self._querying.note(time.perf_counter() - began)
         self._health.worked("read")
-        self._counts.damaged += damaged
-        for key, payloads in found.items():
-            for payload, created in payloads.items():
-                self._cache.hold(key, payload, created, written=True)
-        return found
+        then(answer)
+        return answer
+
+    def _hold(self, read: Read) -> None:
+        self._counts.damaged += read.damaged
+        for key, rows in read.found.items():
+            for row, created in rows.items():
+                self._cache.hold(key, row, created, written=True)
+
+
+class _Wanted(NamedTuple):
+    """A key that the store is asked for, and the reply that is looked for under it."""
+
+    key: bytes
+    reply: bytes | None
+
+
+def _suffices(known: Mapping[bytes, int] | None, reply: bytes | None) -> bool:
+    """Whether what this process knows under a key answers a find.
+
+    Another replica may have settled the same question with another reply; the known one alone would then stand for it.
+    """
+    return bool(known) and (reply is None or bool(_of_reply(known or (), reply)))
+
+
+def _of_reply(rows: Iterable[bytes], reply: bytes) -> list[bytes]:
+    return [row for row in rows if row.startswith(reply)]
 
 
 def _outcome(task: asyncio.Task[T]) -> T:
@@ -288,11 +412,12 @@ class _Disk:
         health: Health,
         pace: Pace,
         retention_us: int | None,
+        writing: Durations,
     ) -> None:
         self.thread = StoreThread()
         self.door = Door(place, self.thread, health)
-        self.upkeep = Upkeep(self.door, self.thread, counts, health, pace, retention_us)
-        self.writer = Writer(self.door, self.thread, unwritten, cache, counts, health, self.upkeep.committed)
+        self.upkeep = Upkeep(self.door, self.thread, cache, counts, health, pace, retention_us)
+        self.writer = Writer(self.door, self.thread, unwritten, cache, counts, health, writing, self.upkeep.committed)
         self.upkeep.writer = self.writer
         self._tasks = [asyncio.create_task(self.writer.run()), asyncio.create_task(self.upkeep.run())]
 
@@ -304,30 +429,3 @@ class _Disk:
             async with asyncio.timeout(1.0):
                 await self.door.close()
         await self.thread.stop()
-
-
-def open_contents(settings: Settings) -> RecordStore:
-    """Where what tools registered is kept, beside the records and apart from them, not yet started.
-
-    Its rows are large and read seldom, so they have a table, a cache and a writer of their own.
-    """
-    section = settings.store
-    directory = section.directory
-    return RecordStore(
-        "memory://" if directory is None else None,
-        directory / "contents" if directory is not None else Path(),
-        read_timeout=section.read_timeout_ms / 1000,
-        retention_days=section.retention_days,
-    )
-
-
-def open_store(settings: Settings) -> RecordStore:
-    """The store that the settings name, not yet started."""
-    section = settings.store
-    directory = section.directory
-    return RecordStore(
-        "memory://" if directory is None else None,
-        directory or Path(),
-        read_timeout=section.read_timeout_ms / 1000,
-        retention_days=section.retention_days,
-    )

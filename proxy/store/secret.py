@@ -41,9 +41,19 @@ class StoreSecret:
         """What stands on disk for the tenant `digest`."""
         return hmac.digest(self._value, b"tenant\0" + digest, "sha256")
 
-    def seal(self, key: bytes, tenant: bytes, reply: bytes, created: int, payload: bytes) -> bytes:
-        """The seal of a row with these stored values; all but the last have a fixed length, so none can be shifted."""
-        message = b"row\0" + key + tenant + reply + created.to_bytes(8, "big", signed=True) + payload
+    def conversation(self, digest: bytes) -> bytes:
+        """What stands on disk for the conversation `digest`."""
+        return hmac.digest(self._value, b"conversation\0" + digest, "sha256")
+
+    def seal(
+        self, key: bytes, tenant: bytes, reply: bytes, created: int, payload: bytes, conversation: bytes | None
+    ) -> bytes:
+        """The seal of a row with these stored values; all but the last have a fixed length, so none can be shifted.
+
+        A row without a conversation is sealed as the first schema version did, which knew none.
+        """
+        kind = b"row\0" if conversation is None else b"row of\0" + conversation
+        message = kind + key + tenant + reply + created.to_bytes(8, "big", signed=True) + payload
         return hmac.digest(self._value, message, "sha256")[:SEAL_BYTES]
 
 

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 
+from proxy.store.cache import RecordCache
 from proxy.store.door import Door
 from proxy.store.health import Counts, Health
 from proxy.store.lance import Lance
@@ -50,10 +51,18 @@ class Upkeep:
     """`run` is its life; `committed` tells it of each commit."""
 
     def __init__(
-        self, door: Door, thread: StoreThread, counts: Counts, health: Health, pace: Pace, retention_us: int | None
+        self,
+        door: Door,
+        thread: StoreThread,
+        cache: RecordCache,
+        counts: Counts,
+        health: Health,
+        pace: Pace,
+        retention_us: int | None,
     ) -> None:
         self._door = door
         self._thread = thread
+        self._cache = cache
         self._counts = counts
         self._health = health
         self._pace = pace
@@ -63,6 +72,8 @@ class Upkeep:
         self._not_before = 0.0
         self._pruned = float("-inf")
         self._dead_versions = False
+        self._erasures: int | None = None
+        self._erased_lately = False
         self.writer: Writer | None = None
 
     def committed(self) -> None:
@@ -98,6 +109,7 @@ class Upkeep:
             if not await self._is_ours(lance):
                 self._door.forget(lance, even_if_fresh=True)
                 return
+            await self._notice_erasures(lance)
         if self._retention_us is not None and now - self._pruned >= self._pace.prune:
             self._pruned = now
             pruned = await self._thread.run(lance.forget_before(time.time_ns() // 1000 - self._retention_us))
@@ -112,6 +124,16 @@ class Upkeep:
         if lance is not None:
             await self._thread.run(lance.read([random.randbytes(32)], latest=True))
         self._health.worked("read")
+
+    async def _notice_erasures(self, lance: Lance) -> None:
+        """Somebody may have had a conversation erased, through another replica or at the command line."""
+        seen = await self._thread.run(lance.erasures())
+        changed = seen != (lance.erasures_at_opening if self._erasures is None else self._erasures)
+        if changed or self._erased_lately:
+            # Twice, since a read that had begun before brings back what it saw.
+            self._cache.clear()
+        self._erased_lately = changed
+        self._erasures = seen
 
     async def _is_ours(self, lance: Lance) -> bool:
         try:

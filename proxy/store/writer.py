@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 
 from proxy.store.cache import RecordCache
 from proxy.store.door import Door, backoff
-from proxy.store.health import Counts, Health
+from proxy.store.health import Counts, Durations, Health
 from proxy.store.record import StoreError
 from proxy.store.thread import StoreThread
 from proxy.store.unwritten import Unwritten
@@ -36,6 +37,7 @@ class Writer:
         cache: RecordCache,
         counts: Counts,
         health: Health,
+        writing: Durations,
         committed: Callable[[], None],
     ) -> None:
         self._door = door
@@ -44,6 +46,7 @@ class Writer:
         self._cache = cache
         self._counts = counts
         self._health = health
+        self._writing = writing
         self._committed = committed
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
@@ -101,7 +104,9 @@ class Writer:
         try:
             lance = await self._door.open()
             batch = self._unwritten.take(_ROWS, _BYTES)
+            began = time.perf_counter()
             await self._thread.run(lance.append(batch))
+            self._writing.note(time.perf_counter() - began)
         except Exception as error:
             self._unwritten.put_back()
             if lance is not None:

@@ -114,6 +114,10 @@ class Client:
         except ConnectionError:
             return True
 
+    def stop_reading(self) -> None:
+        """Take nothing more from the socket, so that the other side's sending comes to a halt."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
     def close(self) -> None:
         self._writer.close()
 

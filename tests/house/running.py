@@ -128,7 +128,7 @@ class NoStore:
         return (True, "") if self.is_ready else (False, "the store is still opening")
 
 
-def settings(upstream: str, **sections: Any) -> Settings:
+def settings(upstream: str, /, **sections: Any) -> Settings:
     """Settings for a test: a free port, this provider, nothing on disk; `sections` override."""
     given: dict[str, Any] = {"server": {"port": 0}, "upstream": {"base_url": upstream}, "store": {"uri": "memory://"}}
     for name, values in sections.items():

@@ -1,0 +1,143 @@
+"""How much one process takes on at once, and how long it waits for another. Counters and clocks, no sockets.
+
+What is beyond a limit is refused at once and said so, rather than queued where nobody sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+# A side that keeps moving gets more time, as long as it is not slower than this: a trickle of single bytes, each in
+# time, must not hold a request for hours.
+SLOWEST_BYTES_PER_SECOND = 500
+
+
+class Full(Exception):
+    """No more can be taken on now. `what` says of what, for the reader."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+class TooSlow(Exception):
+    """The other side kept us waiting for longer than it may."""
+
+
+class Capacity:
+    """What all requests of a process hold together."""
+
+    def __init__(self, most_requests: int, most_bytes: int) -> None:
+        self._most_requests = most_requests
+        self._most_bytes = most_bytes
+        self.requests = 0
+        self.bytes = 0
+
+    def share(self) -> Share:
+        """The part of one request, empty at first."""
+        return Share(self)
+
+    def room_for(self, size: int = 0) -> None:
+        """Raises `Full` where a request with a body of `size` bytes would be refused now."""
+        if self.requests >= self._most_requests:
+            raise Full(f"{self._most_requests} requests are at the provider (server.max_requests)")
+        self.room_for_bytes(size)
+
+    def room_for_bytes(self, size: int) -> None:
+        """Raises `Full` where so many bytes more would be refused."""
+        if self.bytes + size > self._most_bytes:
+            raise Full(f"{self._most_bytes} bytes of requests are held (server.max_bytes_in_flight)")
+
+
+class Share:
+    """What one request holds. `release` gives all of it back, once or more often."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._enters = False
+        self._bytes = 0
+
+    def enter(self) -> None:
+        """Count as a request at the provider. Raises `Full`."""
+        if not self._enters:
+            self._capacity.room_for()
+            self._capacity.requests += 1
+            self._enters = True
+
+    def hold(self, size: int) -> None:
+        """Hold `size` bytes more. Raises `Full`."""
+        self._capacity.room_for_bytes(size)
+        self.held_besides(size)
+
+    def held_besides(self, size: int) -> None:
+        """Count `size` bytes more that are there already, and that nobody is refused for who got so far."""
+        self._capacity.bytes += size
+        self._bytes += size
+
+    def release(self) -> None:
+        """The request is over."""
+        self._capacity.requests -= self._enters
+        self._capacity.bytes -= self._bytes
+        self._enters, self._bytes = False, 0
+
+
+class Patience:
+    """With one side of one request: `seconds` for each wait, and no more in all than its bytes are worth.
+
+    Only what is really waited for counts: bytes that are there already cost no timer.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._waited = 0.0
+        self._moved = 0
+
+    def moved(self, size: int) -> None:
+        """So many bytes came, or were taken."""
+        self._moved += size
+
+    def left(self) -> float | None:
+        """How long the next wait may last; None for ever."""
+        if not self._seconds:
+            return None
+        return max(0.0, min(self._seconds, self._seconds + self._moved / SLOWEST_BYTES_PER_SECOND - self._waited))
+
+    def waited(self, seconds: float) -> None:
+        """A wait has ended after so long."""
+        self._waited += seconds
+
+
+class Silence:
+    """Calls `lost` when a wait between `begin` and `over` takes `seconds`. One timer for all the waits of a reply,
+    wound up only when it runs down: a stream of thousands of pieces sets a handful of timers."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, lost: Callable[[], None]) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._lost = lost
+        self._since: float | None = None
+        self._timer = loop.call_later(seconds, self._look) if seconds else None
+
+    def begin(self) -> None:
+        """A wait begins, or one that was given up goes on."""
+        if self._since is None:
+            self._since = self._loop.time()
+
+    def over(self) -> None:
+        self._since = None
+
+    def end(self) -> None:
+        """No more waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        left = self._seconds if self._since is None else self._since + self._seconds - now
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        else:
+            self._timer = None
+            self._lost()
