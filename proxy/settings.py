@@ -151,6 +151,8 @@ class PolicySettings(Section):
     mode: Literal["off"] = "off"
     output_tools: Names = ("final_result",)
     continuation_prefixes: Names = CONTINUATION_PREFIXES
+    managed_rounds: int = Field(default=3, ge=1, le=20)
+    managed_tokens: int = Field(default=8000, ge=0)
 
 
 class StoreSettings(Section):
@@ -300,12 +302,8 @@ class EvidenceTable(Section):
     @field_validator("cite")
     @classmethod
     def _a_way_to_cite(cls, cite: str | None) -> str | None:
-        if cite == "managed":
-            raise ValueError(
-                '"managed" is not available in this version; expected the name of a cite tool, or "inline"'
-            )
         if cite is not None and not cite.strip():
-            raise ValueError('expected the name of a cite tool, or "inline"; leave the key out for none')
+            raise ValueError('expected the name of a cite tool, "inline" or "managed"; leave the key out for none')
         return cite
 
     @model_validator(mode="after")

@@ -51,6 +51,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (settings.upstream.base_url, settings.upstream.api_key_env) == ("https://api.openai.com/v1", None)
     assert (settings.compaction.mode, settings.compaction.layout, settings.compaction.strict) == ("on", "single", False)
     assert (settings.policy.mode, settings.policy.output_tools) == ("off", ("final_result",))
+    assert (settings.policy.managed_rounds, settings.policy.managed_tokens) == (3, 8000)
     assert (settings.store.uri, settings.store.data_dir, settings.store.retention_days) == (None, None, None)
     assert settings.store.read_timeout_ms == 250
     assert (settings.store.records_cache_bytes, settings.store.contents_cache_bytes) == (32 << 20, 32 << 20)
@@ -215,10 +216,8 @@ def test_the_data_directory_is_where_the_platform_keeps_data(monkeypatch: pytest
             '[[evidence]]\nformat = "haiku"\ntools = []',
             "evidence[0].tools = []: expected the name of at least one tool",
         ),
-        (
-            '[[evidence]]\nformat = "haiku"\ncite = "managed"',
-            'evidence[0].cite = "managed": "managed" is not available',
-        ),
+        ("[policy]\nmanaged_rounds = 0", "policy.managed_rounds = 0: expected a whole number from 1 to 20"),
+        ("[policy]\nmanaged_tokens = -1", "policy.managed_tokens = -1: expected a whole number of at least 0"),
         ('[[evidence]]\nformat = "haiku"\ncite = ""', 'evidence[0].cite = "": expected the name of a cite tool'),
         ('[[evidence]]\nformat = "haiku"\nids = "x"', 'evidence[0].ids = "x": expected "global", "local" or "auto"'),
         ('[[evidence]]\nformat = "haiku"\nundeclared = "x"', 'undeclared = "x": expected "keep" or "receipt"'),
@@ -364,3 +363,16 @@ def test_what_keeps_nobody_out_is_no_token_and_is_not_shown(tmp_path: Path, toke
         admin_token(settings, {} if token is None else {"T": token})
     assert "at least 16" in str(refused.value)
     assert "hunter2" not in str(refused.value)
+
+
+def test_evidence_of_any_format_may_be_cited_with_the_proxys_own_tool(tmp_path: Path) -> None:
+    file = tmp_path / "proxy.toml"
+    file.write_text(
+        "[policy]\nmanaged_rounds = 5\nmanaged_tokens = 0\n"
+        '[[evidence]]\nformat = "auto"\ntools = ["search"]\ncite = "managed"\n'
+        '[[evidence]]\nformat = "haiku"\ntools = ["find"]\ncite = "managed"\n'
+        '[[evidence]]\nformat = "tagged"\ncite = "managed"\n'
+    )
+    settings = load(file, environ={})
+    assert [table.cite for table in settings.evidence] == ["managed"] * 3
+    assert (settings.policy.managed_rounds, settings.policy.managed_tokens) == (5, 0)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar, get_args
 
@@ -24,15 +24,20 @@ from proxy.evidence.tables import Table, Tables, table_of
 from proxy.evidence.tagged import Failure, Proof
 from proxy.evidence.tags import Keys
 from proxy.gateway.histories import Histories, extended
+from proxy.gateway.managing import Managing
+from proxy.gateway.notebook import Notebook
+from proxy.gateway.offers import Offering, Offers
 from proxy.gateway.recent import Recent
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
 from proxy.gateway.watched import Conversed, Stays
-from proxy.ledger import boundary, records, settling, transcript
+from proxy.ledger import boundary, notes, records, settling, transcript
 from proxy.ledger.boundary import Boundary
+from proxy.ledger.notes import Noted
 from proxy.ledger.questions import Habits, follows_answer
 from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
+from proxy.policy.cite_rounds import Bounds
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
 from proxy.wire.messages import Api, NotJson, Reply, ReplyReader, Request, splice
@@ -145,6 +150,8 @@ class Conversations:
         self._records: Recent[bytes, Record] = Recent(_MOST_RECORDS)
         self._decodes: Recent[bytes, bool] = Recent(_MOST_PICTURES)
         self._histories = Histories()
+        bounds = Bounds(settings.policy.managed_rounds, settings.policy.managed_tokens)
+        self._offers = Offers(Notebook(store), self._habits, bounds)
 
     def counts(self) -> dict[str, int]:
         """How many tags did not fit since the start, by reason: what looked like our evidence and is plain text."""
@@ -176,7 +183,17 @@ class Conversations:
         if tenant is not None:
             self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
             after = _Afterwards(self, read, decision.boundary, tenant, asked.question_id, large)
-        return Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
+        exchange = Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
+        if after is not None and refusal is None and self._mode == "on":
+            exchange.steering = after.managing = await self._managing(read, decision.boundary, exchange.body, tenant)
+        return exchange
+
+    async def _managing(self, read: _Read, found: Boundary, body: bytes, tenant: bytes | None) -> Managing | None:
+        """What steers the reply where the model may call the proxy's own cite tool."""
+        if tenant is None or read.transcript is None or not read.whole:
+            return None
+        offering = Offering(read.transcript, read.tables_of_returns, read.tables, found, body, tenant)
+        return await self._offers.managing(offering)
 
     # Reading: pure, and long for large bodies.
 
@@ -356,6 +373,7 @@ class Conversations:
         tables: Tables,
         tenant: bytes,
         question_id: str | None,
+        noted: Sequence[Noted] = (),
     ) -> list[StoredRecord]:
         """The records of what a reply settled, one for each of its choices that settled anything.
 
@@ -380,6 +398,7 @@ class Conversations:
                     tables=tables,
                     habits=self._habits,
                     question_id=question_id,
+                    noted=notes.as_of(noted, len(read.replies), len(shown.replies)),
                 )
                 key = _keyed(tenant, shown.key)
                 rows.append(StoredRecord(key=key, tenant=tenant, reply=record.reply, payload=records.encode(record)))
@@ -419,6 +438,7 @@ class _Afterwards:
         self._tenant = tenant
         self._question_id = question_id
         self._large = large
+        self.managing: Managing | None = None
 
     async def settle(self, reader: ReplyReader) -> list[StoredRecord]:
         """Write down what the reply settled. Returns the records."""
@@ -440,6 +460,7 @@ class _Afterwards:
                 self._tables,
                 self._tenant,
                 self._question_id,
+                self.managing.noted if self.managing is not None else (),
             ),
         )
         self._conversations.keep(self._tenant, self._transcript, rows)

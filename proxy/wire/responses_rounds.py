@@ -380,15 +380,17 @@ class ResponsesRounds:
 
     def _read_text(self, item: _Item) -> None:
         """The fate of an item that was not streamed: what it says again is not said twice."""
-        text = _text(item.value)
-        item.text = text
+        item.text = text = _text(item.value)
         item.fate = True
-        if item.kind == "message" and text:
-            repeating = Repeating(self._said_before)
-            new = repeating.feed(text)
-            item.fate = not repeating.holds
-            item.skip = max(len(text) - len(new), 0) if item.fate else 0
-            self._given.append(new if item.fate else "")
+        if item.kind != "message" or not self._said_before.strip():
+            self._given.append(text)
+            return
+        repeating = Repeating(self._said_before)
+        new = repeating.feed(text)
+        item.fate = not repeating.holds
+        if item.fate:
+            item.skip = max(len(text) - len(new), 0)
+            self._given.append(new)
 
     def _whole_output(self, data: bytes, path: tuple[str | int, ...]) -> list[Splice]:
         """The last event's items: those of every round, without ours."""
