@@ -70,6 +70,7 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
             tagging = Returns(KEYS, store.contents)
             conversations = Conversations(chosen, store.records, KEYS, tagging)
         running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher)
+        running.store = store
         started.append((running, store))
         return await running.start()
 
