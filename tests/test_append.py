@@ -27,7 +27,7 @@ from proxy.ledger.records import Record
 from proxy.ledger.transcript import read as read_transcript
 from proxy.settings import Settings
 from proxy.wire import chat
-from proxy.wire.messages import splice
+from proxy.wire.messages import Picture, splice
 from tests.fake_store import FakeStore
 from tests.house.provider import completion
 from tests.talk import AUTO, HAIKU, Json, Sent, body, cited, returns, rewritten, says, searched, settled, user
@@ -57,7 +57,7 @@ class Talk:
         self.sent.append(self.now())
         return self.sent[-1]
 
-    def now(self, decodes: Callable[[str], bool] = lambda _: True) -> Sent:
+    def now(self, decodes: Callable[[Picture], bool] = lambda _: True) -> Sent:
         assert self.record is not None
         raw = body(*self.messages, user("next"))
         kept = records.decode(records.encode(self.record))  # as another process reads it

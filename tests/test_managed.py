@@ -17,8 +17,8 @@ from proxy.ledger.records import Record
 from proxy.policy.cite_tool import NAME
 from proxy.store import StoredRecord
 from tests.conftest import StartHere
-from tests.house.agent import Agent, Got, Says, went_up
 from tests.house.provider import Provider, Reply, completion, json_reply
+from tests.house.toolless import Agent, Got, Says, went_up
 
 MANAGED = {"format": "auto", "tools": ["search"], "cite": "managed"}
 #: What a search finds, by its call's id.

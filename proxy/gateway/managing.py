@@ -21,7 +21,7 @@ from proxy.policy import cite_answers, cite_rounds
 from proxy.policy.cite_rounds import Bounds, Next, Round
 from proxy.wire import added
 from proxy.wire.chat_reply import finished_normally
-from proxy.wire.messages import Call, Message, Reply, Request, Role, Span, Text, Usage, splice
+from proxy.wire.messages import Call, Message, Reply, Request, Role, Span, Text, splice
 from proxy.wire.rounds import Rounds, Said
 
 log = logging.getLogger("evidence_proxy.managing")
@@ -35,18 +35,23 @@ _ALIVE = b": \n\n"
 class Ending(Protocol):
     """What the citation policy does with an answer before its end goes out."""
 
-    def may_end(self, reply: Reply, noted: Sequence[Noted]) -> bool:
-        """Whether the question may end with this, given what was noted."""
+    def settles(self, reply: Reply) -> bool:
+        """Whether a reply would end its question."""
 
-    async def ask(self, provider: Provider, body: bytes, reply: Reply, tool: str) -> Told:
-        """Ask once what grounds the answer that `body` got."""
+    async def cited_at_the_end(
+        self, provider: Provider, asked: bytes, answer: Reply, tool: str | None
+    ) -> Sequence[str]:
+        """Asks the model, where it must, what grounds the answer that it gave to the request `asked`; gives the
+        arguments of the cite calls that came. `tool` is None where the provider does not know it."""
 
 
-class Told(NamedTuple):
-    """What the model said when it was asked: the arguments of its cite calls, and what asking used."""
+class Course(Protocol):
+    """What became of the exchange so far: `noted` is what the question's replies cited, `rounds` how many requests
+    were sent beside the client's own, `round_tokens` what those used that the client's reply does not count."""
 
-    cited: tuple[str, ...] = ()
-    usage: Usage | None = None
+    noted: list[Noted]
+    rounds: int
+    round_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +70,8 @@ class Managed:
     write_down: Callable[[Sequence[Noted], Sequence[Call]], None]
     refused: Callable[[], None]
     bounds: Bounds
-    ending: Ending | None = None
-    alive: float = 15.0
+    ending: Ending | None
+    alive: float
 
 
 class _Failure(NamedTuple):
@@ -77,24 +82,17 @@ class _Failure(NamedTuple):
 
 
 class Managing:
-    """The steering of one managed reply.
+    """The steering of one managed reply."""
 
-    `noted` is what the question's replies cited, this one included; `rounds` is how many requests were sent beside the
-    client's own, and `usage` what was used that the reply which the client gets does not count.
-    """
-
-    def __init__(self, managed: Managed, earlier: Sequence[Noted] = ()) -> None:
-        """`earlier` is what the question's earlier replies cited, as far as that is known."""
+    def __init__(self, managed: Managed, course: Course) -> None:
+        """What the question's earlier replies cited, as far as that is known, stands in `course` already."""
         self._managed = managed
+        self._course = course
         self._api = managed.request.api
         self._citable: Citable | None = None
         self._own: list[Noted] = []
-        self.noted: list[Noted] = list(earlier)
-        self.rounds = 0
-        self.usage: list[Usage] = []
         self._taken = False  # whether this round's calls of ours were answered already
         self._answers: list[bytes] = []
-        self._may_end: bool | None = None  # what the policy said of this round's end
         self._reader: Rounds = self._api.rounds(managed.request, managed.tool, self._holds)
         self._head: Head | None = None  # that of the client's reply, once it has begun
 
@@ -158,7 +156,7 @@ class Managing:
                     yield piece
                 return
             if said.usage is not None:
-                self.usage.append(said.usage)
+                self._course.round_tokens += (said.usage.input or 0) + (said.usage.output or 0)
             plain = following is Next.PLAIN
             body = body if plain else self._with_answers(body, said)
             self._begin()
@@ -178,8 +176,8 @@ class Managing:
 
     def _begin(self) -> None:
         self._reader.begin()
-        self._taken, self._answers, self._may_end = False, [], None
-        self.rounds += 1
+        self._taken, self._answers = False, []
+        self._course.rounds += 1
 
     async def _until(self, task: asyncio.Future[Any]) -> AsyncGenerator[bytes, None]:
         """Wait until it is done; a stream that has begun is kept alive meanwhile."""
@@ -199,7 +197,8 @@ class Managing:
         if cite_rounds.is_only_ours(said):
             return True
         self._managed.write_down(self._own, said.others)
-        return not self._ends_with(Reply(self._reader.text, said.others, said.finish))
+        ending = self._managed.ending
+        return ending is not None and ending.settles(Reply(self._reader.text, said.others, said.finish))
 
     def _take(self, said: Said) -> None:
         """Note what a round cited, once, and what our tool answers to it."""
@@ -222,7 +221,7 @@ class Managing:
             return "Not recorded. Now give the answer."
         if answer.noted.says_something:
             self._own.append(answer.noted)
-            self.noted.append(answer.noted)
+            self._course.noted.append(answer.noted)
         return answer.text
 
     def _with_answers(self, body: bytes, said: Said) -> bytes:
@@ -231,21 +230,15 @@ class Managing:
 
     # The end.
 
-    def _ends_with(self, reply: Reply) -> bool:
-        ending = self._managed.ending
-        if self._may_end is None:
-            self._may_end = ending is None or ending.may_end(reply, self.noted)
-        return self._may_end
-
     async def _ended(
-        self, provider: Provider, body: bytes, said: Said, concludes: bool, last: Head
+        self, provider: Provider, asked: bytes, said: Said, concludes: bool, last: Head
     ) -> AsyncGenerator[Piece, None]:
         """The end of the reply, after the model was asked what grounds it, where the policy wants that."""
         finish = "stop" if concludes else said.finish
         reply = Reply(self._reader.text, () if concludes else said.others, finish)
-        if not self._ends_with(reply):
-            asking = asyncio.ensure_future(self._ask(provider, body, reply))
-            async for out in self._until(asking):
+        if self._managed.ending is not None:
+            closing = asyncio.ensure_future(self._close(self._managed.ending, provider, asked, reply))
+            async for out in self._until(closing):
                 yield out
         self._managed.write_down(self._own, reply.calls)
         out = self._reader.conclude() if concludes else self._reader.release()
@@ -254,16 +247,13 @@ class Managing:
         if out:
             yield out
 
-    async def _ask(self, provider: Provider, body: bytes, reply: Reply) -> None:
-        assert self._managed.ending is not None
+    async def _close(self, ending: Ending, provider: Provider, asked: bytes, reply: Reply) -> None:
         try:
-            told = await self._managed.ending.ask(provider, body, reply, self._managed.tool)
+            cited = await ending.cited_at_the_end(provider, asked, reply, self._managed.tool)
         except Exception:
             log.exception("the model could not be asked what grounds an answer; it goes out as it is")
             return
-        if told.usage is not None:
-            self.usage.append(told.usage)
-        for arguments in told.cited:
+        for arguments in cited:
             self._cite(arguments)
 
     async def _failed(self, said: Said, failure: _Failure | None) -> AsyncGenerator[Piece, None]:

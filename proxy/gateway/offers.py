@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from proxy.evidence.tables import Table, Tables
-from proxy.gateway.managing import Ending, Managed, Managing
+from proxy.gateway.managing import Course, Ending, Managed, Managing
 from proxy.gateway.notebook import Notebook
 from proxy.gateway.recent import Recent
 from proxy.ledger import settling
 from proxy.ledger.boundary import Boundary
+from proxy.ledger.notes import Noted
 from proxy.ledger.questions import Habits
 from proxy.ledger.transcript import Transcript
 from proxy.policy import cite_tool
@@ -48,13 +49,21 @@ class Offering:
 class Offers:
     """Decides which requests offer our tool; one per process."""
 
-    def __init__(self, notebook: Notebook, habits: Habits, bounds: Bounds) -> None:
+    def __init__(self, notebook: Notebook, habits: Habits, bounds: Bounds, alive: float) -> None:
+        """A stream is silent for `alive` seconds at the most."""
         self._notebook = notebook
         self._habits = habits
         self._bounds = bounds
+        self._alive = alive
         self._refused: Recent[_Refuser, float] = Recent(_MOST_REFUSALS)
 
-    async def managing(self, asked: Offering, ending: Ending | None = None) -> Managing | None:
+    async def find_noted(self, asked: Offering) -> list[Noted]:
+        """What the question's earlier replies cited with our tool, as far as that is known."""
+        if not any(table.cites_managed for table in asked.tables):
+            return []
+        return await self._notebook.find(asked.tenant, asked.transcript, asked.found.reply + 1)
+
+    def managing(self, asked: Offering, course: Course, ending: Ending | None = None) -> Managing | None:
         """What steers the reply to a request that offers our tool; None where it does not."""
         if not any(table.cites_managed for table in asked.tables):
             return None
@@ -69,7 +78,6 @@ class Offers:
         tool = cite_tool.name_beside(offer.names)
         change = offering.add(offer.place, cite_tool.definition(request.api, tool))
         from_reply = asked.found.reply + 1
-        noted = await self._notebook.find(asked.tenant, asked.transcript, from_reply)
         managed = Managed(
             request=request,
             offered=splice(asked.body, [offering.moved(change, request, len(asked.body))]),
@@ -81,8 +89,9 @@ class Offers:
             refused=lambda: self._remember(refuser),
             bounds=self._bounds,
             ending=ending,
+            alive=self._alive,
         )
-        return Managing(managed, noted)
+        return Managing(managed, course)
 
     def _refuses(self, refuser: _Refuser) -> bool:
         until = self._refused.get(refuser)

@@ -51,12 +51,16 @@ _cutter = Cutter(
 )
 
 
-def cut(body: bytes) -> Request:
-    """Cut a request body into its items. Raises NotJson when it is not a response's body."""
-    found = _cutter.cut(body)
+def cut(body: bytes, known: Request | None = None) -> Request:
+    """Cut a request body into its items. Raises NotJson when it is not a response's body.
+
+    What it has in common with `known` is not read again.
+    """
+    shared, found = _cutter.continued(body, known)
     conversation = found.beside["conversation"]
     kept_in = named(conversation.get("id") if isinstance(conversation, dict) else conversation)
-    messages: list[Message] = []
+    messages: list[Message] = list(known.messages[:shared]) if known is not None else []
+    end = messages[-1].span.end if messages else 0
     if found.text is not None:
         messages.append(Message(index=0, role=Role.USER, span=found.text, parts=(Text(_string(body, found.text)),)))
     for span, fields in found.items or ():
@@ -69,6 +73,8 @@ def cut(body: bytes) -> Request:
         in_conversation=kept_in is not None,
         stored=found.beside["store"] is not False,
         in_background=found.beside["background"] is True,
+        known=shared,
+        continuation=found.continuation(end),
         model=named(found.beside["model"]),
     )
 
