@@ -277,6 +277,7 @@ class EvidenceTable(Section):
     cite: str | None = None
     ids: Literal["global", "local", "auto"] = "auto"
     undeclared: Literal["keep", "receipt"] = "keep"
+    database: str | None = Field(default=None, min_length=1)
     fields: FieldNames = FieldNames()
 
     @model_validator(mode="before")
@@ -312,6 +313,14 @@ class EvidenceTable(Section):
     def _fields_are_read(self) -> EvidenceTable:
         if self.format != "auto" and "fields" in self.model_fields_set:
             raise ValueError('fields is read by format = "auto" only; remove it from this table')
+        return self
+
+    @model_validator(mode="after")
+    def _a_database_is_haiku_rags(self) -> EvidenceTable:
+        if self.database is not None and self.format != "haiku":
+            raise ValueError('database is read by format = "haiku" only; remove it from this table')
+        if self.database is not None and "://" in self.database and "@" in self.database.split("://", 1)[1]:
+            raise ValueError("database must not carry credentials; they come from the environment or the platform")
         return self
 
     @model_validator(mode="after")

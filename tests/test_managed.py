@@ -65,9 +65,10 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     found = Watched()
     original = Conversations.keep
 
-    def keep(self: Conversations, tenant: bytes, read: Any, rows: list[StoredRecord]) -> None:
+    async def keep(self: Conversations, *told: Any) -> list[StoredRecord]:
+        rows = await original(self, *told)
         found.payloads += [row.payload for row in rows]
-        original(self, tenant, read, rows)
+        return rows
 
     monkeypatch.setattr(Conversations, "keep", keep)
     return found

@@ -219,6 +219,14 @@ def test_the_data_directory_is_where_the_platform_keeps_data(monkeypatch: pytest
         ),
         ("[policy]\nmanaged_rounds = 0", "policy.managed_rounds = 0: expected a whole number from 1 to 20"),
         ("[policy]\nmanaged_tokens = -1", "policy.managed_tokens = -1: expected a whole number of at least 0"),
+        (
+            '[[evidence]]\nformat = "auto"\ntools = ["s"]\ndatabase = "x"',
+            'database is read by format = "haiku" only; remove it',
+        ),
+        (
+            '[[evidence]]\nformat = "haiku"\ndatabase = "s3://key:secret@host/kb"',
+            "database must not carry credentials; they come from the environment",
+        ),
         ('[[evidence]]\nformat = "haiku"\ncite = ""', 'evidence[0].cite = "": expected the name of a cite tool'),
         ('[[evidence]]\nformat = "haiku"\nids = "x"', 'evidence[0].ids = "x": expected "global", "local" or "auto"'),
         ('[[evidence]]\nformat = "haiku"\nundeclared = "x"', 'undeclared = "x": expected "keep" or "receipt"'),

@@ -139,6 +139,11 @@ def picture_parts(request: Request, message: Message) -> list[bytes]:
     return parts.pictures(request, message, "content")
 
 
+def picture_part(url: str) -> bytes:
+    """A new picture part of this URL, for a picture that does not stand in the request."""
+    return json.dumps({"type": "image_url", "image_url": {"url": url}}, separators=(",", ":")).encode()
+
+
 def replace_content(
     request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str], beside: Beside = ALONE
 ) -> Splice:

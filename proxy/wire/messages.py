@@ -230,6 +230,9 @@ class Api(Protocol):
     def picture_parts(self, request: Request, message: Message) -> list[bytes]:
         """The bytes of each picture part of a message, in order."""
 
+    def picture_part(self, url: str) -> bytes:
+        """A new picture part of this URL, for a picture that does not stand in the request."""
+
     def replace_content(
         self,
         request: Request,

@@ -110,6 +110,11 @@ def picture_parts(request: Request, message: Message) -> list[bytes]:
     return parts.pictures(request, message, _member(message))
 
 
+def picture_part(url: str) -> bytes:
+    """A new picture part of this URL, for a picture that does not stand in the request."""
+    return json.dumps({"type": "input_image", "image_url": url}, separators=(",", ":")).encode()
+
+
 def replace_content(
     request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str], beside: Beside = ALONE
 ) -> Splice:
