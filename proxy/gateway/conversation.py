@@ -6,6 +6,8 @@ It joins the pure rooms with the store; HTTP is the neighbours' business. Nothin
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import hashlib
 import json
 import logging
@@ -58,6 +60,8 @@ Result = TypeVar("Result")
 _LARGE = 256 * 1024
 #: How many openings are looked up, newest first.
 _MOST_CANDIDATES = 256
+#: The first record makes the store be opened, which takes as long as an import.
+_SHARED_SECONDS = 5.0
 _MOST_GIVEN = 20_000
 _MOST_RECORDS = 5_000
 #: How many of one conversation's questions are looked at where its history was trimmed, newest first.
@@ -173,6 +177,7 @@ class Conversations:
         )
         self._policy = Policy(settings.policy, self._habits, held)
         self._store = store
+        self._shared = settings.server.workers > 1
         self._given: Recent[bytes, Boundary] = Recent(_MOST_GIVEN)
         self._unsettled: Recent[bytes, bool] = Recent(_MOST_GIVEN)
         self._records: Recent[bytes, Record] = Recent(_MOST_RECORDS)
@@ -181,6 +186,16 @@ class Conversations:
         self._seen = SeenRequests()
         bounds = Bounds(settings.policy.managed_rounds, settings.policy.managed_tokens)
         self._offers = Offers(Notebook(store), self._habits, bounds, self._policy.keep_alive)
+
+    def renewed(self, settings: Settings, keys: Keys, registered: Registered | None) -> Conversations:
+        """The same with other evidence tables and tag keys. What this process knows of conversations is shared, so that
+        a question which is under way keeps its boundary; what was asked of the old one is settled by the old one."""
+        new = copy.copy(self)
+        new._proof = Proof(keys, self._failures)
+        new._tables = tables_of(settings, new._proof)
+        new._registered = registered
+        new._seen = SeenRequests()
+        return new
 
     def counts(self) -> dict[str, int]:
         """What happened since the start: tags that did not fit, by reason (what looked like our evidence and is plain
@@ -417,7 +432,10 @@ class Conversations:
             return _Looked({})
         trouble: Reason | None = None
         try:
-            rows = await self._store.find(list(wanted), replies={key: step.digest for key, step in wanted.items()})
+            replies = {key: step.digest for key, step in wanted.items()}
+            rows = await self._store.find(list(wanted), replies=replies)
+            if self._shared and (missing := [key for key in wanted if key not in rows]):
+                rows |= await self._store.find(missing, replies=replies, fresh=True)
         except (StoreSlow, StoreError) as fault:
             # What is at hand may still do, and nobody waits a second time.
             wanted, down_to = self._openings(read, tenant, question_id, _MOST_CANDIDATES)
@@ -615,6 +633,14 @@ class Conversations:
             self._unsettled.drop(_keyed(tenant, read.shown))
         return rows
 
+    async def shared(self) -> None:
+        """Where several workers serve: wait for a while until the others find what was kept. The client's next request
+        may reach any of them."""
+        if self._shared:
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_SHARED_SECONDS):
+                    await self._store.flush()
+
     def remember(self, tenant: bytes, names: tuple[str, ...], read: Transcript, reply: Reply) -> None:
         """What a later request refers to when it names this reply instead of carrying its history."""
         self._histories.keep(tenant, names, read, reply)
@@ -665,7 +691,10 @@ class _Afterwards:
                 course,
             ),
         )
-        return await self._conversations.keep(self._tenant, self._asked.conversation_id, self._transcript, settled)
+        rows = await self._conversations.keep(self._tenant, self._asked.conversation_id, self._transcript, settled)
+        if rows:
+            await self._conversations.shared()
+        return rows
 
 
 class Exchange:
