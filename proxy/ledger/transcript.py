@@ -91,6 +91,12 @@ class Transcript:
     shared: int = 0
     """How many returns, from the first on, are those of the transcript that this one continues."""
 
+    @property
+    def opening(self) -> bytes:
+        """A digest of everything before the first reply: it stays while a conversation goes on, and so names it where
+        nobody else does."""
+        return self.replies[0].key if self.replies else self.key
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
