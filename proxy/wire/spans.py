@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Generator
+from functools import cache
 from typing import Any, cast
+
+import msgspec
 
 from proxy.wire.messages import NotJson, Span
 
@@ -164,6 +167,9 @@ def known_elements(body: bytes, at: int, lengths: list[int]) -> tuple[list[Span]
 
 def member_span(body: bytes, span: Span, name: str) -> Span | None:
     """Where the value of the last member called `name` stands, of the object at `span`; None if it has none."""
+    quick = _unique_value(body, span, name)
+    if quick is not None:
+        return quick
     text = body[span.start : span.end].decode("latin-1")
     found: Span | None = None
     walk = members(text, 0)
@@ -176,6 +182,23 @@ def member_span(body: bytes, span: Span, name: str) -> Span | None:
             key, at = walk.send(end)
     except StopIteration:
         return found
+
+
+@cache
+def _only(name: str) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(msgspec.defstruct("Only", [("value", msgspec.Raw)], rename={"value": name}))
+
+
+def _unique_value(body: bytes, span: Span, name: str) -> Span | None:
+    """The same, where the value's bytes stand only once in the object; None where they do not, or nobody knows."""
+    try:
+        value = memoryview(_only(name).decode(memoryview(body)[span.start : span.end]).value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    at = body.find(value, span.start, span.end)
+    if at < 0 or body.find(value, at + 1, span.end) >= 0:
+        return None
+    return Span(at, at + len(value))
 
 
 def element_spans(body: bytes, span: Span) -> list[Span]:
