@@ -208,8 +208,8 @@ class Conversations:
             return Exchange(asked, Untouched(Reason.OFF))
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
         continues, known_bytes = self._seen.before(tenant, asked.api, asked.body) if tenant is not None else (None, 0)
-        large = _takes_long(asked.body, known_bytes)
-        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes))
+        large = len(asked.body) - known_bytes >= _LARGE
+        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues))
         if read.cut_short and tenant is not None and self._registered is not None:
             known_whole = await self._registered.registered(tenant, read.cut_short)
             if known_whole:
@@ -349,9 +349,7 @@ class Conversations:
 
     # Reading: pure, and long for large bodies.
 
-    def _read(
-        self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None, known_bytes: int = 0
-    ) -> _Read:
+    def _read(self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None) -> _Read:
         try:
             earlier = continues.transcript if continues is not None else None
             with asked.stays.room("wire"):
@@ -378,7 +376,9 @@ class Conversations:
         if every is self._tables:
             cut_short = self._cut_short(read, continues if earlier is not None else None)
             if request.history is None:
-                pictures = (continues is not None and continues.pictures) or _has_pictures(asked.body, known_bytes)
+                new = request.messages[request.known :]
+                pictures = any(message.pictures() for message in new if not message.plain)
+                pictures = pictures or (continues is not None and continues.pictures)
                 seen = Seen(read, tables, cut_short, pictures)
         return _Read(
             read,
@@ -812,15 +812,6 @@ class _Failures:
 def tenant_digest(credential: str) -> bytes:
     """32 bytes that stand for a tenant in this process; the store keys them with a secret of its own."""
     return hashlib.sha256(b"tenant:" + credential.encode("utf-8", "surrogatepass")).digest()
-
-
-def _takes_long(body: bytes, known_bytes: int) -> bool:
-    """Whether reading what is new of a body would hold up the streams beside it."""
-    return len(body) - known_bytes >= _LARGE or _has_pictures(body, known_bytes)
-
-
-def _has_pictures(body: bytes, known_bytes: int) -> bool:
-    return body.find(b"data:image", known_bytes) >= 0
 
 
 def _conversation(tenant: bytes | None, name: str | None, read: _Read) -> Conversation | None:
