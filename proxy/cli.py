@@ -144,7 +144,7 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
 
     store = open_store(settings)
     returns = Returns(keys, store.contents)
-    conversations = Conversations(settings, store.records, keys, returns)
+    conversations = Conversations(settings, store.records, keys, returns, store.held)
     watchers = Watchers([])
     gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers)
     admin = Admin(settings.server, token)

@@ -72,7 +72,7 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
             store = open_store(chosen)
             await store.start()
             tagging = Returns(KEYS, store.contents)
-            conversations = Conversations(chosen, store.records, KEYS, tagging)
+            conversations = Conversations(chosen, store.records, KEYS, tagging, store.held)
         running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher)
         started.append((running, store))
         return await running.start()

@@ -278,7 +278,6 @@ def test_only_a_short_id_is_named_again() -> None:
     assert named("handbook-3", "handbook-4") == "[handbook-3]"
 
 
-@pytest.mark.skipif(tokens.LABEL != "o200k_base", reason="the o200k_base vocabulary is not on this machine")
 def test_naming_costs_at_most_12_tokens_for_each_chunk() -> None:
     dice = random.Random(12)
     ids = [f"{word}-{number}" for word in ("doc", "handbook", "chunk", "manual-p") for number in range(0, 5000, 97)]

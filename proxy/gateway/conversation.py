@@ -19,10 +19,11 @@ from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouc
 from proxy.compaction.replacing import Rewrite
 from proxy.evidence import tagged
 from proxy.evidence.pictures import decodes, digest_of
-from proxy.evidence.tables import Table, Tables
+from proxy.evidence.tables import MANAGED, Table, Tables
 from proxy.evidence.tagged import Failure, Proof
 from proxy.evidence.tags import Keys
 from proxy.gateway.histories import Histories, extended
+from proxy.gateway.holding import Course, Giving, Hold, KeepsHeld, Policy, Question
 from proxy.gateway.recent import Recent
 from proxy.gateway.seen import Done, Seen, SeenRequests
 from proxy.gateway.steering import Steering
@@ -32,7 +33,9 @@ from proxy.ledger import boundary, reading, records, settling, transcript
 from proxy.ledger.boundary import Boundary
 from proxy.ledger.questions import Habits, follows_answer, opening_after, question_ends
 from proxy.ledger.records import Record
+from proxy.ledger.settling import Standing
 from proxy.ledger.transcript import ReplyStep, Transcript
+from proxy.policy.ending import Violation, may_end
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
 from proxy.wire.messages import Api, NotJson, Picture, Reply, ReplyReader, Request, splice
@@ -138,9 +141,15 @@ class Conversations:
     """Reads requests and settles questions; one per process."""
 
     def __init__(
-        self, settings: Settings, store: RecordStore, keys: Keys | None = None, registered: Registered | None = None
+        self,
+        settings: Settings,
+        store: RecordStore,
+        keys: Keys | None = None,
+        registered: Registered | None = None,
+        held: KeepsHeld | None = None,
     ) -> None:
-        """Without `keys`, tags are verified by one that only this process has; `registered` knows whole returns."""
+        """Without `keys`, tags are verified by one that only this process has; `registered` knows whole returns, `held`
+        keeps answers until the client comes back for them (without it, none is held for that)."""
         self._mode = settings.compaction.mode
         self._strict = settings.compaction.strict
         self._rewrite = _LAYOUTS[settings.compaction.layout]
@@ -152,6 +161,7 @@ class Conversations:
             output_tools=frozenset(settings.policy.output_tools),
             continuation_prefixes=tuple(settings.policy.continuation_prefixes),
         )
+        self._policy = Policy(settings.policy, self._habits, held)
         self._store = store
         self._given: Recent[bytes, Boundary] = Recent(_MOST_GIVEN)
         self._unsettled: Recent[bytes, bool] = Recent(_MOST_GIVEN)
@@ -161,8 +171,9 @@ class Conversations:
         self._seen = SeenRequests()
 
     def counts(self) -> dict[str, int]:
-        """How many tags did not fit since the start, by reason: what looked like our evidence and is plain text."""
-        return self._failures.counts()
+        """What happened since the start: tags that did not fit, by reason (what looked like our evidence and is plain
+        text), and what the citation policy did."""
+        return self._failures.counts() | self._policy.counts()
 
     async def ask(self, asked: Asked) -> Exchange:
         """Decide what goes upstream for a request, and follow its reply."""
@@ -186,11 +197,50 @@ class Conversations:
             self._seen.keep(tenant, asked.api, replace(read.seen, done=decision.done), continues)
         member = read.transcript.request.api.MEMBER
         refusal = _refusal(decision.outcome, member) if decision.refuse else None
-        after = None
-        if tenant is not None:
-            self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
-            after = _Afterwards(self, read, decision.boundary, tenant, asked.question_id, large)
-        return Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
+        if tenant is None:
+            return Exchange(asked, decision.outcome, refusal, None, read, decision.boundary)
+        self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
+        after = _Afterwards(self, read, decision.boundary, tenant, asked.question_id, large)
+        exchange = Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
+        if refusal is None:
+            exchange.steering = await self._steering(exchange, read, decision.boundary, tenant, large)
+        return exchange
+
+    async def _steering(
+        self, exchange: Exchange, read: _Read, found: Boundary, tenant: bytes, large: bool
+    ) -> Steering | None:
+        """What the client gets where that is not simply the provider's reply: an answer that was held for it, or one
+        that must be held because its question is undeclared so far."""
+        shown, course = read.transcript, exchange.course
+        assert shown is not None
+        answer = await self._policy.kept_for(shown, tenant)
+        if answer is not None:
+            course.asked, course.violation, course.extra_tokens = True, Violation.UNRESOLVED, answer.extra_tokens
+            return Giving(answer)
+        if self._policy.mode != "enforce" or not read.recordable:
+            return None
+
+        async def judge(reply: Reply) -> Standing:
+            return await _run(large, lambda: self._standing(shown, reply, found, read.tables))
+
+        standing = await judge(Reply(text=""))
+        if may_end(standing) or MANAGED in standing.ways[:1]:
+            return None
+        question = Question(
+            shown, tenant, exchange.body, found.reply + 1, alone=shown.request.history is None, judge=judge
+        )
+        if self._policy.was_asked(question):
+            course.asked, course.violation = True, Violation.ASKED_BEFORE
+            return None
+        return Hold(self._policy, question, course)
+
+    def _standing(self, shown: Transcript, reply: Reply, found: Boundary, tables: Tables) -> Standing:
+        """How the current question stands with a reply, which may have brought evidence of its own."""
+        if reply.ran:
+            shown = transcript.read(extended(shown.request, reply.ran))
+        return settling.standing(
+            shown, reply, previous=found.record, from_reply=found.reply + 1, tables=tables, habits=self._habits
+        )
 
     async def _decided(self, asked: Asked, read: _Read, tenant: bytes | None, large: bool) -> _Decision:
         """The decision on a request: by the record of the newest opening where that fits, as it nearly always does."""
@@ -424,6 +474,7 @@ class Conversations:
         tables: Tables,
         tenant: bytes,
         question_id: str | None,
+        course: Course,
     ) -> list[StoredRecord]:
         """The records of what a reply settled, one for each of its choices that settled anything.
 
@@ -431,6 +482,7 @@ class Conversations:
         one record for each. `recordable` says whether the transcript without it is worth one.
         """
         rows = []
+        verdict = course.verdict() if self._policy.mode != "off" else None
         for reply in replies:
             if not settling.settles(reply, self._habits):
                 continue
@@ -448,9 +500,13 @@ class Conversations:
                     tables=tables,
                     habits=self._habits,
                     question_id=question_id,
+                    noted=course.noted,
+                    verdict=verdict,
                 )
                 key = _keyed(tenant, shown.key)
                 rows.append(StoredRecord(key=key, tenant=tenant, reply=record.reply, payload=records.encode(record)))
+            if transcripts:
+                self._policy.settled(record)
         return rows
 
     def keep(self, tenant: bytes, read: Transcript, rows: list[StoredRecord]) -> None:
@@ -488,7 +544,7 @@ class _Afterwards:
         self._question_id = question_id
         self._large = large
 
-    async def settle(self, reader: ReplyReader) -> list[StoredRecord]:
+    async def settle(self, reader: ReplyReader, course: Course) -> list[StoredRecord]:
         """Write down what the reply settled. Returns the records."""
         replies = reader.replies()
         if not self._whole or not replies:
@@ -508,6 +564,7 @@ class _Afterwards:
                 self._tables,
                 self._tenant,
                 self._question_id,
+                course,
             ),
         )
         self._conversations.keep(self._tenant, self._transcript, rows)
@@ -536,8 +593,8 @@ class Exchange:
     ) -> None:
         self.body = outcome.body if isinstance(outcome, Compacted) else asked.body
         self.outcome = outcome
-        self.header = outcome.header()
         self.refusal = refusal
+        self.course = Course()
         self._after = after
         self._asked = asked
         self._read = read or _Read(None, None)
@@ -545,6 +602,12 @@ class Exchange:
         self._tenant = tenant
         self._settled: list[StoredRecord] = []
         self._reader = self._reply_reader()
+
+    @property
+    def header(self) -> str:
+        """The Evidence-Proxy reply header, with what it took to ask for citations once that is known."""
+        tokens = self.course.extra_tokens
+        return self.outcome.header() + (f"; extra_tokens={tokens}" if tokens else "")
 
     def _reply_reader(self) -> ReplyReader:
         """Follows the reply: for what it settles, and for what the provider says that it used."""
@@ -586,7 +649,7 @@ class Exchange:
             return
         try:
             with self._asked.stays.room("settling"):
-                self._settled = await after.settle(self._reader)
+                self._settled = await after.settle(self._reader, self.course)
         except Exception:
             log.exception("a question could not be settled; its evidence stays in later requests")
 

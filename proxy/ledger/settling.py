@@ -15,7 +15,7 @@ from proxy.ledger import citations, reading, records
 from proxy.ledger.citations import Found, Index, Read, Resolved, Resolver
 from proxy.ledger.notes import Noted
 from proxy.ledger.questions import Habits, Stretch, opening_after, question_ends, stretches
-from proxy.ledger.records import Attachment, Cited, Declaration, Identity, PicturePlace, Place, Record, Writing
+from proxy.ledger.records import Attachment, Cited, Declaration, Identity, PicturePlace, Place, Record, Verdict, Writing
 from proxy.ledger.transcript import ReplyStep, Transcript, reply_digest, without_thinking
 from proxy.wire.chat_reply import ANSWERED, finished_normally
 from proxy.wire.messages import Call, Message, Reply
@@ -40,12 +40,14 @@ def settle(
     habits: Habits,
     question_id: str | None = None,
     noted: Sequence[Noted] = (),
+    verdict: Verdict | None = None,
 ) -> Record:
     """The record of the question that `reply` settled.
 
     `transcript` is the request that it answers; `from_reply` is the index of the first reply of the current question
     (0 where nothing was recorded before), `previous` the record that the boundary rests on. `noted` is what was cited
     on requests that the client never saw; of the reply itself, its index is one past the transcript's last.
+    `verdict` is what the citation policy did and why the answer may be undeclared; None where there is no policy.
     """
     question = _Question(transcript, previous, from_reply, tables, habits, noted)
     question.read_stretches(reply)
@@ -67,7 +69,15 @@ def settle(
         question_id=question_id,
         before=records.digest(previous) if previous else None,
         writings=(*(previous.writings if previous else ()), question.writing(fresh)),
+        verdict=_final(verdict, question.standing()),
     )
+
+
+def _final(verdict: Verdict | None, standing: Standing) -> Verdict | None:
+    """A verdict with what came of it: a declared answer violates nothing, and one that owed nothing has none."""
+    if verdict is None or not standing.owes:
+        return None
+    return verdict if standing.declaration == "missing" else msgspec.structs.replace(verdict, violation=None)
 
 
 def cited_without_record(
@@ -91,6 +101,12 @@ class Standing:
     retrieved: bool
     cited: bool
     ways: tuple[str, ...] = ()
+
+    @property
+    def owes(self) -> bool:
+        """Whether an answer must declare what grounds it: one to a question that retrieved evidence, and every one
+        once anything was cited."""
+        return self.retrieved or self.cited
 
 
 def standing(

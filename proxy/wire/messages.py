@@ -38,12 +38,13 @@ class Text(msgspec.Struct, frozen=True, gc=False):
 
 
 class Picture(msgspec.Struct, frozen=True, dict=True):
-    """One picture part. `url` is a data URL or an address, exactly as sent.
+    """One picture part. `url` is a data URL or an address, exactly as sent; `detail` how closely it is to be seen.
 
     Its `__dict__` is for what was found out of that alone, and is no part of its value.
     """
 
     url: str
+    detail: str | None = None
 
 
 class OtherPart(msgspec.Struct, frozen=True):
