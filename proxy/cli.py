@@ -126,6 +126,8 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
     from proxy.settings import upstream_key
     from proxy.store import open_store
     from proxy.visibility import logs
+    from proxy.visibility.inspector.recorder import Inspector
+    from proxy.visibility.inspector.routes import register
     from proxy.visibility.watching import Watchers
 
     loop = asyncio.get_running_loop()
@@ -145,9 +147,11 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
     store = open_store(settings)
     returns = Returns(keys, store.contents)
     conversations = Conversations(settings, store.records, keys, returns, store.held)
-    watchers = Watchers([])
+    inspector = Inspector(settings)
+    watchers = Watchers([inspector])
     gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers)
     admin = Admin(settings.server, token)
+    register(admin, inspector)
     try:
         host, port = await gateway.start()
     except OSError as failed:
@@ -165,6 +169,7 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
     finally:
         await gateway.close()
         await admin.close()
+        await inspector.close()
         await store.close()
     return None
 

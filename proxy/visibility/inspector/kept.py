@@ -1,4 +1,4 @@
-"""What the inspector keeps: the newest requests as rows, and everything of no fixed size as blobs within so many bytes."""
+"""What the inspector keeps: the newest requests as rows, and all that has no fixed size as blobs, within a bound."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 class Blobs:
-    """Values by key, compressed, the ones used longest ago forgotten first. One alone may take a quarter of the room."""
+    """Values by key, compressed; those used longest ago go first. One alone may take a quarter of the room."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -85,7 +85,13 @@ class Rows:
                 del self._conversations[gone["conversation"]]
         return gone
 
-    def get(self, request_id: str) -> Row | None:
+    def get(self, serial: int) -> Row | None:
+        """The row with this serial number. These have no gaps, so that the place of each is known."""
+        at = serial - self._rows[0]["serial"] if self._rows else -1
+        return self._rows[at] if 0 <= at < len(self._rows) else None
+
+    def called(self, request_id: str) -> Row | None:
+        """The newest row of a request with this id. Clients may give several the same."""
         return self._by_id.get(request_id)
 
     def conversation(self, name: str) -> list[Row]:
@@ -107,7 +113,6 @@ class Rows:
     def _back_from(self, before: int | None) -> Iterator[Row]:
         if not self._rows:
             return
-        # Serial numbers have no gaps, so that the place of one is known.
         last = self._rows[-1]["serial"]
         skip = max(0, last - before + 1) if before is not None else 0
         for position in range(len(self._rows) - 1 - skip, -1, -1):

@@ -1,4 +1,4 @@
-"""The watcher behind the inspector: it hears of each request, looks at it on a thread of its own, and keeps what it saw.
+"""The watcher behind the inspector: it hears of each request, looks at it on a thread of its own, and keeps that.
 
 What waits to be looked at is bounded, and so is all that is kept: past that a request is only counted, or forgotten.
 Everything but the looking happens on the event loop.
@@ -30,6 +30,7 @@ _MOST_WAITING_BYTES = 128 * 1024 * 1024
 _MOST_LISTENERS = 32
 _MOST_UNHEARD = 512
 _MOST_QUESTIONS = 400
+_STATE_EVERY = 0.25
 
 #: What a listener hears: the name of an event, and its data.
 Event = tuple[str, Any]
@@ -78,7 +79,8 @@ class Inspector:
         self._idle = asyncio.Event()
         self._idle.set()
         self._early: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self._opened: tuple[str, tuple[bytes, dict[int, bytes]]] | None = None
+        self._telling: asyncio.TimerHandle | None = None
+        self._opened: tuple[int, tuple[bytes, dict[int, bytes]]] | None = None
 
     # What it hears.
 
@@ -111,7 +113,7 @@ class Inspector:
             "estimated": not counted.before.known or counted.before.pictures > 0,
         }
         self.totals.count_tokens(tokens)
-        row = self._rows.get(counted.passed.arrived.id)
+        row = self._rows.called(counted.passed.arrived.id)
         if row is not None:
             row["tokens"] = tokens
             self._tell(("request", row))
@@ -126,6 +128,8 @@ class Inspector:
 
     async def close(self) -> None:
         """Let the thread end. What still waits is not looked at."""
+        if self._telling is not None:
+            self._telling.cancel()
         if self._thread is not None:
             self._waiting.put(None)
             await asyncio.to_thread(self._thread.join, 1.0)
@@ -172,24 +176,24 @@ class Inspector:
             "questions": [questions[key] for key in sorted(questions, key=int)],
         }
 
-    def request(self, request_id: str) -> dict[str, Any] | None:
+    def request(self, serial: int) -> dict[str, Any] | None:
         """A request, message by message; without its messages where those are no longer kept."""
-        row = self._rows.get(request_id)
+        row = self._rows.get(serial)
         if row is None:
             return None
-        detail = unpacked(self._blobs.get("detail", request_id)) or {"messages": None, "questions": []}
-        shown = self.content and self._blobs.get("content", request_id) is not None
+        detail = unpacked(self._blobs.get("detail", str(serial))) or {"messages": None, "questions": []}
+        shown = self.content and self._blobs.get("content", str(serial)) is not None
         return {"row": row, **detail, "content": shown}
 
-    async def line(self, request_id: str, number: int, went: bool) -> list[Message] | None:
+    async def line(self, serial: int, number: int, went: bool) -> list[Message] | None:
         """What stands in one line of a request; None where content is not shown, or no longer kept."""
-        blob = self._blobs.get("content", request_id) if self.content else None
-        detail = unpacked(self._blobs.get("detail", request_id))
-        row = self._rows.get(request_id)
-        if blob is None or detail is None or row is None or not 0 <= number < len(detail["messages"]):
+        row = self._rows.get(serial)
+        blob = self._blobs.get("content", str(serial)) if self.content else None
+        detail = unpacked(self._blobs.get("detail", str(serial)))
+        if row is None or blob is None or detail is None or not 0 <= number < len(detail["messages"]):
             return None
-        if self._opened is None or self._opened[0] != request_id:
-            self._opened = (request_id, await asyncio.to_thread(opened, blob))
+        if self._opened is None or self._opened[0] != serial:
+            self._opened = (serial, await asyncio.to_thread(opened, blob))
         raw = line_bytes(self._opened[1], number, detail["messages"][number]["span"], went)
         return await asyncio.to_thread(_messages, row["api"], raw)
 
@@ -218,19 +222,26 @@ class Inspector:
         row["serial"] = self._serial
         row["tokens"] = self._early.pop(row["id"], None)
         self.totals.count(row)
-        name = row["id"]
+        name = str(self._serial)
         if looked.detail is not None:
             row["detail"] = self._blobs.put("detail", name, looked.detail)
         if looked.content is not None:
             self._blobs.put("content", name, looked.content)
         self._note_questions(row["conversation"], looked.questions)
         gone = self._rows.add(row)
-        if gone is not None and self._rows.get(gone["id"]) is None:
-            self._blobs.drop("detail", gone["id"])
-            self._blobs.drop("content", gone["id"])
+        if gone is not None:
+            self._blobs.drop("detail", str(gone["serial"]))
+            self._blobs.drop("content", str(gone["serial"]))
             if not self._rows.conversation(gone["conversation"] or ""):
                 self._blobs.drop("questions", gone["conversation"] or "")
         self._tell(("request", row))
+        if self._listeners and self._telling is None:
+            self._telling = self._loop.call_later(_STATE_EVERY, self._tell_state)
+
+    def _tell_state(self) -> None:
+        """Totals change with each request; pages are told a few times a second."""
+        self._telling = None
+        self._tell(("state", self.state()))
 
     def _note_questions(self, conversation: str | None, questions: dict[int, dict[str, Any]]) -> None:
         """What is known of a conversation's questions, with what this request adds."""

@@ -16,6 +16,7 @@ class Totals:
         self._tokens = {"requests": 0, "before": 0, "after": 0}
         self._estimated = False
         self._usage = {"requests": 0, "input": 0, "cached": 0, "output": 0}
+        self._cache_told = False
 
     def count(self, row: Row) -> None:
         """Add a request."""
@@ -31,6 +32,7 @@ class Totals:
             self._usage["requests"] += 1
             for name in ("input", "cached", "output"):
                 self._usage[name] += row["usage"][name] or 0
+            self._cache_told = self._cache_told or row["usage"]["cached"] is not None
 
     def count_tokens(self, tokens: dict[str, Any]) -> None:
         """Add the tokens of a request."""
@@ -46,5 +48,8 @@ class Totals:
             "added_ms": round(self._sums["added_ms"], 1),
             "outcomes": dict(sorted(self._outcomes.items(), key=lambda item: -item[1])),
             "tokens": {**self._tokens, "estimated": self._estimated} if self._tokens["requests"] else None,
-            "usage": dict(self._usage) if self._usage["requests"] else None,
+            "usage": self._used() if self._usage["requests"] else None,
         }
+
+    def _used(self) -> dict[str, Any]:
+        return {**self._usage, "cached": self._usage["cached"] if self._cache_told else None}
