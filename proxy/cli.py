@@ -122,10 +122,13 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
     from proxy.gateway.admin import Admin
     from proxy.gateway.app import Gateway
     from proxy.gateway.conversation import Conversations
+    from proxy.gateway.keeping import Keeping
     from proxy.gateway.returns import Returns
     from proxy.settings import upstream_key
     from proxy.store import open_store
+    from proxy.store.haiku_database import open_databases
     from proxy.visibility import logs
+    from proxy.visibility.counting import Counting
     from proxy.visibility.inspector.recorder import Inspector
     from proxy.visibility.inspector.routes import register
     from proxy.visibility.watching import Watchers
@@ -146,12 +149,16 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
 
     store = open_store(settings)
     returns = Returns(keys, store.contents)
-    conversations = Conversations(settings, store.records, keys, returns, store.held)
+    databases = open_databases(settings)
+    keeping = Keeping(store.contents, returns, databases)
+    conversations = Conversations(settings, store.records, keys, returns, store.held, keeping)
     inspector = Inspector(settings)
-    watchers = Watchers([inspector])
+    counting = Counting([inspector.counted])
+    watchers = Watchers([inspector, counting])
     gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers)
     admin = Admin(settings.server, token)
     register(admin, inspector)
+    warming: list[asyncio.Task[None]] = []
     try:
         host, port = await gateway.start()
     except OSError as failed:
@@ -161,15 +168,19 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
         if refused is not None:
             return refused
         await store.start()
+        warming += [asyncio.create_task(database.warm()) for database in databases.values()]
         logs.event("listening", address=f"http://{_bracketed(host)}:{port}", upstream=gateway.provider)
         await stopped.wait()
         logs.event("stopping")
     except OSError as failed:
         return f"the store cannot be opened ({failed.strerror or type(failed).__name__})"
     finally:
+        for task in warming:
+            task.cancel()
         await gateway.close()
         await admin.close()
         await inspector.close()
+        await counting.close()
         await store.close()
     return None
 

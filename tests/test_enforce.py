@@ -4,16 +4,21 @@ provider wrote it, the question is declared or listed as a violation, and nothin
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxy.gateway import holding
+from proxy.gateway.conversation import Conversations
 from proxy.ledger import records
 from proxy.ledger.records import Record
 from proxy.policy import held, redirect
-from tests.conftest import StartHere
+from proxy.store import StoreError
+from proxy.store.held import HeldAnswers
+from tests.conftest import StartHere, StartProcess
 from tests.house.agent import FOUND, PATHS, Agent, replied, reply
 from tests.house.client import Client, Torn, ask, request
 from tests.house.provider import Break, Provider, Received, Wait, completion, json_reply, sse_reply
@@ -579,3 +584,222 @@ async def test_more_than_can_be_held_goes_out(
     here.says("chat", True, SEARCH, text)
     assert (await agent.ask("What pressure?")).text == text
     assert not here.asked and await here.violations() == ["too-large"]
+
+
+# Ids in the answer itself.
+
+INLINE = {**TABLE, "cite": "inline"}
+
+
+@every_way
+async def test_an_answer_that_names_an_id_goes_out_from_there_on(
+    provider: Provider, start_here: StartHere, api: str, streamed: bool
+) -> None:
+    here = await house(provider, start_here, evidence=[INLINE])
+    agent = here.agent(api, streamed, offers=("search",))
+    answer = "It runs at [the manual says] 3 bar [c1]. And so on, and on."
+    pieces = replied(api, streamed, answer)
+    gate = Wait()
+    named = next(index for index, piece in enumerate(pieces) if b"c1]" in piece)
+    here.says(api, streamed, SEARCH)
+    if not streamed:
+        here.says(api, streamed, answer)
+        assert (await agent.ask("What pressure?")).text == answer
+        assert not here.asked and await here.violations() == [None]
+        return
+    here.says(api, streamed, sse_reply([*pieces[: named + 1], gate, *pieces[named + 1 :]]))
+    agent.history.append({"role": "user", "content": "What pressure?"})
+    agent.run(await agent.send())
+    client = await Client.connect(here.proxy.url)
+    await client.send(request(target=PATHS[api], body=agent.body(), headers=[("Authorization", "Bearer k")]))
+    seen = await client.head()
+    got = b""
+    while len(got) < len(b"".join(pieces[: named + 1])):
+        got += await client.chunk()
+    assert got == b"".join(pieces[: named + 1])
+    gate.go()
+    await client.rest(seen)
+    assert got + seen.body == b"".join(pieces) and not here.asked
+    assert await here.violations() == [None]
+    client.close()
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("answers", "declaration", "violation"),
+    [
+        ("[c1], [c2]", "grounded", None),
+        ("【c2】", "grounded", None),
+        ("[]", "ungrounded", None),
+        ("[c9]", "missing", "unresolved"),
+        ("I told you already.", "missing", "ignored"),
+    ],
+)
+async def test_an_answer_without_ids_goes_out_unchanged_and_what_grounds_it_is_asked_beside_it(
+    provider: Provider,
+    start_here: StartHere,
+    api: str,
+    streamed: bool,
+    answers: str,
+    declaration: str,
+    violation: str | None,
+) -> None:
+    here = await house(provider, start_here, evidence=[INLINE])
+    agent = here.agent(api, streamed, offers=("search",))
+    here.says(api, streamed, SEARCH, "3 bar, [citation needed].", reply(api, False, answers))
+
+    said = await agent.ask("What pressure?")
+
+    assert said.text == "3 bar, [citation needed]." and len(provider.requests) == 3
+    assert agent.seen[-1].body == b"".join(replied(api, streamed, said.text))
+    assert "extra_tokens=2" in agent.seen[-1].evidence
+    (record,) = await here.records()
+    assert record.declaration == declaration and await here.violations() == [violation]
+
+    here.says(api, streamed, "It is [c1].")
+    await agent.ask("Again?")
+    if declaration == "grounded":
+        assert agent.seen[-1].evidence.startswith(f"compacted; question=2; capsule={answers.count('c')}")
+
+
+async def test_what_a_model_thinks_cites_nothing(provider: Provider, start_here: StartHere) -> None:
+    here = await house(provider, start_here, evidence=[INLINE])
+    agent = here.agent("chat", True, offers=("search",))
+    here.says("chat", True, SEARCH, "<think>It may be [c1] or not.</think>3 bar.", reply("chat", False, "[c2]"))
+    await agent.ask("What pressure?")
+    (record,) = await here.records()
+    assert len(here.asked) == 1 and [entry.id for entry in record.cited] == ["c2"]
+
+
+async def test_brackets_that_name_nothing_are_looked_at_a_few_times_only(
+    provider: Provider, start_here: StartHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = 0
+    before = Conversations._standing
+
+    def counting(self: Conversations, *given: Any) -> Any:
+        nonlocal judged
+        judged += 1
+        return before(self, *given)
+
+    monkeypatch.setattr(Conversations, "_standing", counting)
+    here = await house(provider, start_here, evidence=[INLINE])
+    agent = here.agent("chat", True, offers=("search",))
+    text = " ".join(f"[note {number}]" for number in range(500))
+    here.says("chat", True, SEARCH, text, reply("chat", False, "[c1]"))
+    assert (await agent.ask("What pressure?")).text == text
+    assert judged < 40
+
+
+# What is kept until the client is back.
+
+
+async def held_by(agent: Agent) -> None:
+    """A question up to the cite call, which the client has run."""
+    agent.history.append({"role": "user", "content": "What pressure?"})
+    agent.run(await agent.send())
+    agent.run(await agent.send())
+
+
+CONFIG = """
+[upstream]
+base_url = "{upstream}"
+[policy]
+mode = "enforce"
+[[evidence]]
+format = "auto"
+tools = ["search"]
+cite = "cite"
+undeclared = "receipt"
+"""
+
+
+@pytest.mark.parametrize(("api", "streamed"), [("chat", True), ("responses", False)])
+async def test_a_held_answer_is_given_after_a_crash_and_by_another_replica(
+    provider: Provider, start_process: StartProcess, tmp_path: Path, api: str, streamed: bool
+) -> None:
+    config = CONFIG + f'[store]\ndata_dir = "{tmp_path}"\n'
+    first = await start_process(config)
+    agent = Agent(first.url, api, streamed)
+    for one in (
+        reply(api, streamed, None, SEARCH),
+        reply(api, streamed, "3 bar."),
+        reply(api, False, None, CITES),
+    ):
+        provider.reply(one)
+    await held_by(agent)
+    await first.stop(signal.SIGKILL)  # the moment after the cite call went out
+
+    second = await start_process(config)
+    agent.url = second.url
+    assert (await agent.send()).text == "3 bar."
+    assert agent.seen[-1].body == b"".join(replied(api, streamed, "3 bar."))
+    assert "extra_tokens=2" in agent.seen[-1].evidence and len(provider.requests) == 3
+
+    # What the second one gave was settled there, and is compacted by a third.
+    await second.stop()
+    third = await start_process(config)
+    agent.url = third.url
+    provider.reply(reply(api, streamed, "Bye."))
+    provider.reply(reply(api, False, None, [("call_d", "cite", {"ids": []})]))
+    assert (await agent.ask("Thanks.")).text == "Bye."
+    assert agent.seen[-1].evidence.startswith("compacted; question=2; capsule=1")
+
+
+async def test_an_answer_that_cannot_be_kept_goes_out_as_it_is(
+    provider: Provider, start_here: StartHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise StoreError("the disk is full")
+
+    here = await house(provider, start_here)
+    agent = here.agent()
+    here.says("chat", False, SEARCH, "3 bar.", CITES)
+    monkeypatch.setattr(HeldAnswers, "put", fails)
+    assert (await agent.ask("What pressure?")).text == "3 bar."
+    assert len(agent.seen) == 2 and await here.violations() == ["store"]
+    assert "extra_tokens=2" in agent.seen[-1].evidence
+
+
+async def test_a_store_that_cannot_be_read_lets_the_provider_answer(
+    provider: Provider, start_here: StartHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise StoreError("the disk is gone")
+
+    here = await house(provider, start_here)
+    agent = here.agent()
+    here.says("chat", False, SEARCH, "3 bar.", CITES, "Three.")
+    await held_by(agent)
+    monkeypatch.setattr(HeldAnswers, "get", fails)
+    assert (await agent.send()).text == "Three." and await here.violations() == [None]
+
+
+async def test_a_damaged_answer_is_not_given(
+    provider: Provider, start_here: StartHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = HeldAnswers.get
+
+    async def damaged(self: HeldAnswers, name: bytes) -> bytes | None:
+        payload = await kept(self, name)
+        return payload[:-9] if payload is not None else None
+
+    here = await house(provider, start_here)
+    agent = here.agent()
+    here.says("chat", False, SEARCH, "3 bar.", CITES, "Three.")
+    await held_by(agent)
+    monkeypatch.setattr(HeldAnswers, "get", damaged)
+    assert (await agent.send()).text == "Three."
+
+
+async def test_nothing_that_is_said_is_ever_logged(
+    provider: Provider, start_here: StartHere, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise StoreError("the disk is full")
+
+    here = await house(provider, start_here)
+    here.says("chat", False, SEARCH, "hunter2", CITES)
+    monkeypatch.setattr(HeldAnswers, "put", fails)
+    await here.agent().ask("What is the word?")
+    assert "hunter2" not in caplog.text and caplog.text

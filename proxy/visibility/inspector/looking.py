@@ -185,7 +185,14 @@ def _looked_at(found: Return, table: Table) -> Shown:
 
 def _asked(record: Record) -> dict[str, Any]:
     cited = [_short(entry.id) for entry in record.cited if entry.group == record.ordinal]
-    return {"question": record.ordinal, "declaration": record.declaration, "cited": cited[:_MOST_IDS]}
+    verdict = record.verdict
+    return {
+        "question": record.ordinal,
+        "declaration": record.declaration,
+        "cited": cited[:_MOST_IDS],
+        "asked": verdict.asked if verdict is not None else False,
+        "violation": verdict.violation if verdict is not None else None,
+    }
 
 
 def _settled(known: Sequence[Record]) -> dict[int, dict[str, Any]]:

@@ -100,6 +100,7 @@ export class Conversation {
       el("h3", null, `Question ${one.question}`, declared(one)),
       one.cited.length ? chips(one.cited) : null,
       one.violation ? el("p", null, el("span", { class: "badge", "data-tone": "bad" }, "violation"), ` ${one.violation}`) : null,
+      one.asked ? el("p", null, "It was asked once what grounds its answer.") : null,
       el("p", null, kept, rows.length ? ["Requests: ", rows.map((row, at) => [at ? ", " : "",
         el("a", { href: `#/r/${row.serial}` }, String(this.told.requests.indexOf(row) + 1))])] : null));
   }
