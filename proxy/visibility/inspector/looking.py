@@ -304,15 +304,12 @@ class _Apart:
     def _moved(
         self, tenant: bytes | None, opening: bytes, marks: Sequence[Mark]
     ) -> tuple[bytes | None, bytes, int] | None:
-        """The newest conversation of this tenant of which at least half stands in this request."""
-        calls = {mark.digest for mark in marks if mark.kind != "user"}
-        if not calls:
-            return None
+        """The newest conversation of this tenant most of which stands in this request."""
+        if all(mark.kind == "user" for mark in marks):
+            return None  # a first question: nothing to know it by
         known = (place for place in reversed(self._known) if place[0] == tenant and place[1] != opening)
         for place in islice(known, _MOST_MOVED):
-            before = _opened_marks(self._known[place])
-            own = {mark.digest for mark in before if mark.kind != "user"}
-            if own and 2 * len(own & calls) >= len(own):
+            if differing.continues(_opened_marks(self._known[place]), marks):
                 return place
         return None
 
