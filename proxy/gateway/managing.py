@@ -96,6 +96,11 @@ class Managing:
         self._reader: Rounds = self._api.rounds(managed.request, managed.tool, self._holds)
         self._head: Head | None = None  # that of the client's reply, once it has begun
 
+    @property
+    def offered(self) -> bytes:
+        """What goes up: the client's request, with our tool."""
+        return self._managed.offered
+
     async def steer(self, provider: Provider) -> AsyncGenerator[Piece, None]:
         """What the client gets: the provider's reply, without our tool's calls."""
         reply = await provider.ask(self._managed.offered)
