@@ -23,6 +23,7 @@ from proxy import __version__
 from proxy.commands.doctor import doctor
 from proxy.commands.explain import explain
 from proxy.commands.replay import replay
+from proxy.commands.store import store as store_commands
 
 if TYPE_CHECKING:
     from proxy.evidence.tags import Keys
@@ -42,6 +43,7 @@ app = typer.Typer(
 
 for _command in (explain, replay, doctor):
     app.command()(_command)
+app.add_typer(store_commands)
 
 
 def main() -> None:
@@ -124,6 +126,7 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
     from proxy.gateway.conversation import Conversations
     from proxy.gateway.keeping import Keeping
     from proxy.gateway.returns import Returns
+    from proxy.ledger.aside import names_in
     from proxy.settings import upstream_key
     from proxy.store import open_store
     from proxy.store.haiku_database import open_databases
@@ -144,7 +147,7 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
         with contextlib.suppress(NotImplementedError):  # Windows has no such handlers
             loop.add_signal_handler(number, stop, number)
 
-    store = open_store(settings)
+    store = open_store(settings, names_in)
     returns = Returns(keys, store.contents)
     databases = open_databases(settings)
     keeping = Keeping(store.contents, returns, databases)

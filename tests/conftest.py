@@ -68,10 +68,11 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
             from proxy.gateway.conversation import Conversations
             from proxy.gateway.keeping import Keeping
             from proxy.gateway.returns import Returns
+            from proxy.ledger.aside import names_in
             from proxy.store import open_store
             from proxy.store.haiku_database import open_databases
 
-            store = open_store(chosen)
+            store = open_store(chosen, names_in)
             await store.start()
             tagging = Returns(KEYS, store.contents)
             databases = open_databases(chosen)
@@ -80,6 +81,7 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
             keeping = Keeping(store.contents, tagging, databases)
             conversations = Conversations(chosen, store.records, KEYS, tagging, store.held, keeping)
         running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher)
+        running.store = store
         started.append((running, store))
         return await running.start()
 

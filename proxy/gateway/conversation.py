@@ -204,7 +204,7 @@ class Conversations:
         refusal = _refusal(decision.outcome, member) if decision.refuse else None
         if tenant is None:
             return Exchange(asked, decision.outcome, refusal, None, read, decision.boundary)
-        self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
+        self._unsettled.put(keyed(tenant, read.transcript.shown), True)
         after = _Afterwards(self, read, decision.boundary, tenant, asked, large)
         exchange = Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
         if refusal is None:
@@ -303,7 +303,7 @@ class Conversations:
 
     def _given_in(self, tenant: bytes | None) -> Callable[[bytes], Boundary | None]:
         """What this process gave earlier requests of a tenant, by their transcripts' digests."""
-        return (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
+        return (lambda shown: self._given.get(keyed(tenant, shown))) if tenant is not None else (lambda _: None)
 
     # Reading: pure, and long for large bodies.
 
@@ -413,8 +413,8 @@ class Conversations:
             step = read.replies[index]
             opening = opening_after(read, index, self._habits)
             if opening is not None and boundary.may_hold(opening, question_id):
-                wanted[_keyed(tenant, step.key)] = step
-            given = self._given.get(_keyed(tenant, step.shown))
+                wanted[keyed(tenant, step.key)] = step
+            given = self._given.get(keyed(tenant, step.shown))
             if given is not None and given.reply < index:
                 break
             if len(wanted) >= most:
@@ -476,7 +476,7 @@ class Conversations:
         if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
             refuse = not self._saw_break_off(asked_of, tenant)
         if tenant is not None:
-            self._given.put(_keyed(tenant, asked_of.shown), found)
+            self._given.put(keyed(tenant, asked_of.shown), found)
         return _Decision(outcome, found, refuse, done)
 
     def _is_known(self, read: _Read, record: Record) -> bool:
@@ -519,7 +519,7 @@ class Conversations:
         ended = next(question_ends(read, self._habits), None)
         if ended is None or tenant is None:
             return False
-        return self._unsettled.get(_keyed(tenant, read.replies[ended].shown)) is not None
+        return self._unsettled.get(keyed(tenant, read.replies[ended].shown)) is not None
 
     def _can_send_again(self, picture: Picture) -> bool:
         key = digest_of(picture)
@@ -580,12 +580,12 @@ class Conversations:
             conversation = Conversation.of(tenant, name, one.transcript)
             record, contents = await self._keeping.completed(one, conversation)
             self._keeping.keep(contents)
-            key, payload = _keyed(tenant, one.transcript.key), records.encode(record)
+            key, payload = keyed(tenant, one.transcript.key), records.encode(record)
             row = StoredRecord(key, tenant, record.reply, payload, conversation.digest)
             self._store.add(row)
             rows.append(row)
         if rows:
-            self._unsettled.drop(_keyed(tenant, read.shown))
+            self._unsettled.drop(keyed(tenant, read.shown))
         return rows
 
     def remember(self, tenant: bytes, names: tuple[str, ...], read: Transcript, reply: Reply) -> None:
@@ -773,7 +773,8 @@ def _conversation(tenant: bytes | None, name: str | None, read: _Read) -> Conver
     return Conversation.of(tenant, name, read.transcript)
 
 
-def _keyed(tenant: bytes, digest: bytes) -> bytes:
+def keyed(tenant: bytes, digest: bytes) -> bytes:
+    """The key under which a tenant's record of this conversation (its digest up to the reply) is kept."""
     return hashlib.sha256(tenant + digest).digest()
 
 

@@ -76,6 +76,14 @@ def named_conversation(tenant: bytes, name: str) -> bytes:
     return _digest(b"conversation named", tenant, name.encode("utf-8", "surrogatepass"))
 
 
+def conversations_called(tenant: bytes, said: str) -> list[bytes]:
+    """What a person may mean by a conversation's id: its host's name for it, or its digest as the record API has it."""
+    found = [named_conversation(tenant, said)]
+    if len(said) == 64 and all(character in "0123456789abcdef" for character in said):
+        found.append(bytes.fromhex(said))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Settled:
     """A question that settled: its record, the transcript and tables that it was read by, where it began."""
