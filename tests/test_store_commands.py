@@ -1,4 +1,4 @@
-"""`evidence-proxy store ...`: what is there, whether it is whole, moving it, erasing people's data. Promises 3 and 9."""
+"""`evidence-proxy store ...`: what is there, whether it is whole, moving it, erasing data. Promises 3 and 9."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ It joins the pure rooms with the store; HTTP is the neighbours' business. Nothin
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import hashlib
 import json
 import logging
@@ -23,20 +25,25 @@ from proxy.evidence.tables import MANAGED, Table, Tables
 from proxy.evidence.tagged import Failure, Proof
 from proxy.evidence.tags import Keys
 from proxy.gateway.histories import Histories, extended
-from proxy.gateway.holding import Course, Giving, Hold, KeepsHeld, Policy, Question
+from proxy.gateway.holding import Closing, Course, Giving, Hold, KeepsHeld, Policy, Question
 from proxy.gateway.keeping import Conversation, Keeping, Registered, Settled
+from proxy.gateway.managing import Managing
+from proxy.gateway.notebook import Notebook
+from proxy.gateway.offers import Offering, Offers
 from proxy.gateway.recent import Recent
 from proxy.gateway.seen import Done, Seen, SeenRequests
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
 from proxy.gateway.watched import Conversed, Stays
-from proxy.ledger import boundary, reading, records, settling, transcript, trimmed
+from proxy.ledger import boundary, notes, reading, records, settling, transcript, trimmed
 from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.boundary import Boundary
+from proxy.ledger.notes import Noted
 from proxy.ledger.questions import Habits, follows_answer, opening_after, question_ends
 from proxy.ledger.records import Record
 from proxy.ledger.settling import Standing
 from proxy.ledger.transcript import ReplyStep, Transcript
+from proxy.policy.cite_rounds import Bounds
 from proxy.policy.ending import Violation, may_end
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
@@ -53,6 +60,8 @@ Result = TypeVar("Result")
 _LARGE = 256 * 1024
 #: How many openings are looked up, newest first.
 _MOST_CANDIDATES = 256
+#: The first record makes the store be opened, which takes as long as an import.
+_SHARED_SECONDS = 5.0
 _MOST_GIVEN = 20_000
 _MOST_RECORDS = 5_000
 #: How many of one conversation's questions are looked at where its history was trimmed, newest first.
@@ -168,12 +177,26 @@ class Conversations:
         )
         self._policy = Policy(settings.policy, self._habits, held)
         self._store = store
+        self._shared = settings.server.workers > 1
         self._given: Recent[bytes, Boundary] = Recent(_MOST_GIVEN)
         self._unsettled: Recent[bytes, bool] = Recent(_MOST_GIVEN)
         self._records: Recent[bytes, Record] = Recent(_MOST_RECORDS)
         self._decodes: Recent[bytes, bool] = Recent(_MOST_PICTURES)
         self._histories = Histories()
         self._seen = SeenRequests()
+        bounds = Bounds(settings.policy.managed_rounds, settings.policy.managed_tokens)
+        self._offers = Offers(Notebook(store), self._habits, bounds, self._policy.keep_alive)
+
+    def renewed(self, settings: Settings, keys: Keys, registered: Registered | None) -> Conversations:
+        """The same with other evidence tables and tag keys. What this process knows of conversations is shared, so that
+        a question which is under way keeps its boundary; what was asked of the old one is settled by the old one."""
+        new = copy.copy(self)
+        new._proof = Proof(keys, self._failures)
+        new._tables = tables_of(settings, new._proof)
+        new._registered = registered
+        new._keeping = self._keeping.renewed(settings, registered)
+        new._seen = SeenRequests()
+        return new
 
     def counts(self) -> dict[str, int]:
         """What happened since the start: tags that did not fit, by reason (what looked like our evidence and is plain
@@ -186,8 +209,8 @@ class Conversations:
             return Exchange(asked, Untouched(Reason.OFF))
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
         continues, known_bytes = self._seen.before(tenant, asked.api, asked.body) if tenant is not None else (None, 0)
-        large = _takes_long(asked.body, known_bytes)
-        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes))
+        large = len(asked.body) - known_bytes >= _LARGE
+        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues))
         if read.cut_short and tenant is not None and self._registered is not None:
             known_whole = await self._registered.registered(tenant, read.cut_short)
             if known_whole:
@@ -222,29 +245,49 @@ class Conversations:
         if answer is not None:
             course.asked, course.violation, course.extra_tokens = True, Violation.UNRESOLVED, answer.extra_tokens
             return Giving(answer)
+        offering = Offering(shown, read.tables_of_returns, read.tables, found, exchange.body, tenant)
+        course.noted += await self._offers.find_noted(offering)
         if self._policy.mode != "enforce" or not read.recordable:
-            return None
+            return self._managing(offering, course, None)
 
         async def judge(reply: Reply) -> Standing:
-            return await _run(large, lambda: self._standing(shown, reply, found, read.tables))
+            return await _run(large, lambda: self._standing(shown, reply, found, read.tables, course.noted))
 
         standing = await judge(Reply(text=""))
-        if may_end(standing) or MANAGED in standing.ways[:1]:
-            return None
+        if may_end(standing):
+            return self._managing(offering, course, None)
         question = Question(
             shown, tenant, exchange.body, found.reply + 1, alone=shown.request.history is None, judge=judge
         )
+        if MANAGED in standing.ways[:1]:
+            managing = self._managing(offering, course, Closing(self._policy, question, course))
+            if managing is None:
+                course.violation = _cannot_ask(shown.request)
+            return managing
         if self._policy.was_asked(question):
             course.asked, course.violation = True, Violation.ASKED_BEFORE
             return None
         return Hold(self._policy, question, course)
 
-    def _standing(self, shown: Transcript, reply: Reply, found: Boundary, tables: Tables) -> Standing:
+    def _managing(self, offering: Offering, course: Course, ending: Closing | None) -> Managing | None:
+        """What steers the reply where the model may call the proxy's own cite tool."""
+        return self._offers.managing(offering, course, ending) if self._mode == "on" else None
+
+    def _standing(
+        self, shown: Transcript, reply: Reply, found: Boundary, tables: Tables, noted: Sequence[Noted]
+    ) -> Standing:
         """How the current question stands with a reply, which may have brought evidence of its own."""
+        sent = len(shown.replies)
         if reply.ran:
             shown = transcript.read(extended(shown.request, reply.ran))
         return settling.standing(
-            shown, reply, previous=found.record, from_reply=found.reply + 1, tables=tables, habits=self._habits
+            shown,
+            reply,
+            previous=found.record,
+            from_reply=found.reply + 1,
+            tables=tables,
+            habits=self._habits,
+            noted=notes.as_of(noted, sent, len(shown.replies)),
         )
 
     async def _decided(self, asked: Asked, read: _Read, tenant: bytes | None, large: bool) -> _Decision:
@@ -307,9 +350,7 @@ class Conversations:
 
     # Reading: pure, and long for large bodies.
 
-    def _read(
-        self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None, known_bytes: int = 0
-    ) -> _Read:
+    def _read(self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None) -> _Read:
         try:
             earlier = continues.transcript if continues is not None else None
             with asked.stays.room("wire"):
@@ -336,7 +377,9 @@ class Conversations:
         if every is self._tables:
             cut_short = self._cut_short(read, continues if earlier is not None else None)
             if request.history is None:
-                pictures = (continues is not None and continues.pictures) or _has_pictures(asked.body, known_bytes)
+                new = request.messages[request.known :]
+                pictures = any(message.pictures() for message in new if not message.plain)
+                pictures = pictures or (continues is not None and continues.pictures)
                 seen = Seen(read, tables, cut_short, pictures)
         return _Read(
             read,
@@ -390,7 +433,10 @@ class Conversations:
             return _Looked({})
         trouble: Reason | None = None
         try:
-            rows = await self._store.find(list(wanted), replies={key: step.digest for key, step in wanted.items()})
+            replies = {key: step.digest for key, step in wanted.items()}
+            rows = await self._store.find(list(wanted), replies=replies)
+            if self._shared and (missing := [key for key in wanted if key not in rows]):
+                rows |= await self._store.find(missing, replies=replies, fresh=True)
         except (StoreSlow, StoreError) as fault:
             # What is at hand may still do, and nobody waits a second time.
             wanted, down_to = self._openings(read, tenant, question_id, _MOST_CANDIDATES)
@@ -563,7 +609,7 @@ class Conversations:
                     tables=tables,
                     habits=self._habits,
                     question_id=question_id,
-                    noted=course.noted,
+                    noted=notes.as_of(course.noted, len(read.replies), len(shown.replies)),
                     verdict=verdict,
                 )
                 settled.append(Settled(record, shown, tables, found.reply + 1))
@@ -587,6 +633,14 @@ class Conversations:
         if rows:
             self._unsettled.drop(keyed(tenant, read.shown))
         return rows
+
+    async def shared(self) -> None:
+        """Where several workers serve: wait for a while until the others find what was kept. The client's next request
+        may reach any of them."""
+        if self._shared:
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_SHARED_SECONDS):
+                    await asyncio.gather(self._store.flush(), self._keeping.flush())
 
     def remember(self, tenant: bytes, names: tuple[str, ...], read: Transcript, reply: Reply) -> None:
         """What a later request refers to when it names this reply instead of carrying its history."""
@@ -638,7 +692,10 @@ class _Afterwards:
                 course,
             ),
         )
-        return await self._conversations.keep(self._tenant, self._asked.conversation_id, self._transcript, settled)
+        rows = await self._conversations.keep(self._tenant, self._asked.conversation_id, self._transcript, settled)
+        if rows:
+            await self._conversations.shared()
+        return rows
 
 
 class Exchange:
@@ -675,9 +732,10 @@ class Exchange:
 
     @property
     def header(self) -> str:
-        """The Evidence-Proxy reply header, with what it took to ask for citations once that is known."""
-        tokens = self.course.extra_tokens
-        return self.outcome.header() + (f"; extra_tokens={tokens}" if tokens else "")
+        """The Evidence-Proxy reply header, with what it took to get citations once that is known."""
+        course = self.course
+        extra = {"rounds": course.rounds, "extra_tokens": course.extra_tokens + course.round_tokens}
+        return self.outcome.header() + "".join(f"; {name}={count}" for name, count in extra.items() if count)
 
     def _reply_reader(self) -> ReplyReader:
         """Follows the reply: for what it settles, and for what the provider says that it used."""
@@ -757,15 +815,6 @@ def tenant_digest(credential: str) -> bytes:
     return hashlib.sha256(b"tenant:" + credential.encode("utf-8", "surrogatepass")).digest()
 
 
-def _takes_long(body: bytes, known_bytes: int) -> bool:
-    """Whether reading what is new of a body would hold up the streams beside it."""
-    return len(body) - known_bytes >= _LARGE or _has_pictures(body, known_bytes)
-
-
-def _has_pictures(body: bytes, known_bytes: int) -> bool:
-    return body.find(b"data:image", known_bytes) >= 0
-
-
 def _conversation(tenant: bytes | None, name: str | None, read: _Read) -> Conversation | None:
     """Whose conversation a request belongs to, where anything can be written down of it."""
     if tenant is None or read.transcript is None or not read.recordable:
@@ -776,6 +825,13 @@ def _conversation(tenant: bytes | None, name: str | None, read: _Read) -> Conver
 def keyed(tenant: bytes, digest: bytes) -> bytes:
     """The key under which a tenant's record of this conversation (its digest up to the reply) is kept."""
     return hashlib.sha256(tenant + digest).digest()
+
+
+def _cannot_ask(request: Request) -> Violation:
+    """Why nobody can be asked with our tool for a request that does not offer it."""
+    if request.history is not None:
+        return Violation.SERVER_SIDE_HISTORY
+    return Violation.SEVERAL_CHOICES if request.choices > 1 else Violation.NO_CITE_TOOL
 
 
 async def _run(in_thread: bool, work: Callable[[], Result]) -> Result:
