@@ -201,6 +201,9 @@ async def _serve(
     from proxy.store import open_store
     from proxy.store.haiku_database import open_databases
     from proxy.visibility import logs
+    from proxy.visibility.counting import Counting
+    from proxy.visibility.inspector.recorder import Inspector
+    from proxy.visibility.inspector.routes import register
     from proxy.visibility.watching import Watchers
 
     loop = asyncio.get_running_loop()
@@ -224,12 +227,15 @@ async def _serve(
     databases = open_databases(settings)
     keeping = Keeping(store.contents, returns, databases)
     conversations = Conversations(settings, store.records, keys, returns, store.held, keeping)
-    watchers = Watchers([])
+    inspector = Inspector(settings)
+    counting = Counting([inspector.counted])
+    watchers = Watchers([inspector, counting])
     gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers, client_keys(settings))
     renewing = Renewing(gateway, conversations, store.contents, settings, keys, read)
     with contextlib.suppress(NotImplementedError, AttributeError):
         loop.add_signal_handler(signal.SIGHUP, renewing.renew)
     admin = Admin(_own_admin_port(settings.server, place.worker), token)
+    register(admin, inspector)
     worker = {} if place.worker is None else {"worker": place.worker}
     warming: list[asyncio.Task[None]] = []
     try:
@@ -254,6 +260,8 @@ async def _serve(
             task.cancel()
         await gateway.close()
         await admin.close()
+        await inspector.close()
+        await counting.close()
         await store.close()
     return None
 
