@@ -126,7 +126,7 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
     from proxy.settings import upstream_key
     from proxy.store import open_store
     from proxy.visibility import logs
-    from proxy.visibility.watching import Watchers
+    from proxy.visibility.lookout import Lookout
 
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(logs.loop_faults)
@@ -145,9 +145,10 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
     store = open_store(settings)
     returns = Returns(keys, store.contents)
     conversations = Conversations(settings, store.records, keys, returns, store.held)
-    watchers = Watchers([])
-    gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers)
+    lookout = Lookout(settings, store, conversations)
+    gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, lookout.watchers)
     admin = Admin(settings.server, token)
+    lookout.register(admin)
     try:
         host, port = await gateway.start()
     except OSError as failed:
@@ -165,6 +166,7 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
     finally:
         await gateway.close()
         await admin.close()
+        await lookout.close()
         await store.close()
     return None
 
