@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,6 +96,15 @@ class Transcript:
         """A digest of everything before the first reply: it stays while a conversation goes on, and so names it where
         nobody else does."""
         return self.replies[0].key if self.replies else self.key
+
+    @property
+    def beginning(self) -> bytes | None:
+        """A digest of all through the first tool returns, whose call ids tell one conversation from another that opens
+        with the same words; None before there are any."""
+        first = next((index for index, step in enumerate(self.replies) if step.returns), None)
+        if first is None:
+            return None
+        return self.replies[first + 1].key if first + 1 < len(self.replies) else self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +205,7 @@ def _frame(state: Any, kind: bytes, text: str) -> None:
     state.update(raw)
 
 
-def _content(message: Message) -> bytes:
+def content_digest(message: Message) -> bytes:
     """The digest of what a message holds: adjacent text as one, pictures by their bytes, other parts as they are."""
     state = hashlib.sha256()
     if message.plain and len(message.parts) == 1 and isinstance(message.parts[0], Text):
@@ -241,6 +250,9 @@ class _Reader:
             self.users = known.users[: at.users]
             self.start, self.shared = at.messages, at.returns
         self.opened: Checkpoint | None = None
+        self.last = _last_reply(request.messages)
+        #: What goes under both digests, until one of them is asked for.
+        self.pending: list[bytes] = []
 
     def read(self) -> Transcript:
         speaking = False
@@ -265,6 +277,7 @@ class _Reader:
                 self.users.append(message)
                 (self.replies[-1].users if self.replies else self.first_users).append(place)
         self.close_reply()
+        self.flush()
         return Transcript(
             request=self.request,
             first_users=self.first_users,
@@ -279,14 +292,16 @@ class _Reader:
         )
 
     def open_reply(self, position: int) -> None:
-        self.opened = Checkpoint(
-            messages=position,
-            replies=len(self.replies),
-            returns=len(self.returns),
-            users=len(self.users),
-            key=self.key.copy(),
-            shown=self.shown.copy(),
-        )
+        self.flush()
+        if position == self.last:
+            self.opened = Checkpoint(
+                messages=position,
+                replies=len(self.replies),
+                returns=len(self.returns),
+                users=len(self.users),
+                key=self.key.copy(),
+                shown=self.shown.copy(),
+            )
         self.replies.append(ReplyStep([], self.key.digest(), self.shown.digest()))
 
     def speak(self, message: Message) -> None:
@@ -301,6 +316,7 @@ class _Reader:
         if reply is not None:
             # The digest frames its calls as the key does; their arguments are read once for both.
             arguments = [canonical_arguments(call.arguments) for call in reply.calls]
+            self.flush()
             self.shown.update(reply.sealed(arguments))
             for call, written in zip(reply.calls, arguments, strict=True):
                 self.add(b"call", call.id or "", call.name, written)
@@ -314,7 +330,8 @@ class _Reader:
         self.before = []
         for position, (_, message) in enumerate(reply.users if reply else self.first_users):
             if position:
-                self.before.append(self.shown.copy().digest())
+                self.flush()
+                self.before.append(self.shown.digest())
             self.add(b"user")
             self.add_content(message)
         self.tools = []
@@ -354,11 +371,26 @@ class _Reader:
         return [(message, call_of) for _, message, call_of in placed]
 
     def add(self, kind: bytes, *texts: str) -> None:
-        framed = _framed(kind, *texts)
-        self.key.update(framed)
-        self.shown.update(framed)
+        self.pending.append(_framed(kind, *texts))
 
     def add_content(self, message: Message) -> None:
-        content = _content(message)
-        self.key.update(content)
-        self.shown.update(content)
+        self.pending.append(content_digest(message))
+
+    def flush(self) -> None:
+        if self.pending:
+            added = b"".join(self.pending)
+            self.key.update(added)
+            self.shown.update(added)
+            self.pending.clear()
+
+
+def _last_reply(messages: Sequence[Message]) -> int:
+    """Where the last reply begins: its first message; -1 where there is none."""
+    start = -1
+    for position in range(len(messages) - 1, -1, -1):
+        role = messages[position].role
+        if role is Role.ASSISTANT:
+            start = position
+        elif start >= 0 and role in (Role.TOOL, Role.USER):
+            break
+    return start
