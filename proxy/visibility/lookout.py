@@ -12,7 +12,9 @@ from aiohttp import web
 
 from proxy.gateway.admin import Admin
 from proxy.store import Stats
-from proxy.visibility.counting import Counting
+from proxy.visibility.counting import Counted, Counting
+from proxy.visibility.inspector import routes
+from proxy.visibility.inspector.recorder import Inspector
 from proxy.visibility.metrics import CONTENT_TYPE, Metrics
 from proxy.visibility.prices import Price
 from proxy.visibility.totals import Tally
@@ -49,17 +51,23 @@ class Lookout:
 
     def __init__(self, settings: Settings, store: HasStats, conversations: HasCounts) -> None:
         self.tally = Tally(prices_of(settings))
-        self.counting = Counting([self.tally.counted, lambda counted: self.metrics.counted(counted)])
+        self.inspector = Inspector(settings)
+        self.counting = Counting([self.tally.counted, self._counted, self.inspector.counted])
         about = {"mode": settings.compaction.mode, "layout": settings.compaction.layout, "policy": settings.policy.mode}
         self.metrics = Metrics(_Sources(store, conversations, self.counting), about)
-        self.watchers = Watchers([self.metrics, self.tally, self.counting])
+        self.watchers = Watchers([self.metrics, self.tally, self.inspector, self.counting])
+
+    def _counted(self, counted: Counted) -> None:
+        self.metrics.counted(counted)
 
     def register(self, admin: Admin) -> None:
         """Take the routes of what is shown."""
         admin.route("GET", "/metrics", self._show_metrics, public=True)
+        routes.register(admin, self.inspector)
 
     async def close(self) -> None:
         """Let go of threads."""
+        await self.inspector.close()
         await self.counting.close()
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
