@@ -231,6 +231,7 @@ class Conversations:
         after = _Afterwards(self, read, decision.boundary, tenant, asked, large)
         exchange = Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
         if refusal is None:
+            exchange.body = self._offers.continuing(tenant, read.transcript.request, exchange.body)
             exchange.steering = await self._steering(exchange, read, decision.boundary, tenant, large)
         return exchange
 
@@ -248,19 +249,19 @@ class Conversations:
         offering = Offering(shown, read.tables_of_returns, read.tables, found, exchange.body, tenant)
         course.noted += await self._offers.find_noted(offering)
         if self._policy.mode != "enforce" or not read.recordable:
-            return self._managing(offering, course, None)
+            return self._managing(exchange, offering, None)
 
         async def judge(reply: Reply) -> Standing:
             return await _run(large, lambda: self._standing(shown, reply, found, read.tables, course.noted))
 
         standing = await judge(Reply(text=""))
         if may_end(standing):
-            return self._managing(offering, course, None)
+            return self._managing(exchange, offering, None)
         question = Question(
             shown, tenant, exchange.body, found.reply + 1, alone=shown.request.history is None, judge=judge
         )
         if MANAGED in standing.ways[:1]:
-            managing = self._managing(offering, course, Closing(self._policy, question, course))
+            managing = self._managing(exchange, offering, Closing(self._policy, question, course))
             if managing is None:
                 course.violation = _cannot_ask(shown.request)
             return managing
@@ -269,9 +270,14 @@ class Conversations:
             return None
         return Hold(self._policy, question, course)
 
-    def _managing(self, offering: Offering, course: Course, ending: Closing | None) -> Managing | None:
+    def _managing(self, exchange: Exchange, offering: Offering, ending: Closing | None) -> Managing | None:
         """What steers the reply where the model may call the proxy's own cite tool."""
-        return self._offers.managing(offering, course, ending) if self._mode == "on" else None
+        if self._mode != "on":
+            return None
+        managing = self._offers.managing(offering, exchange.course, ending)
+        if managing is not None:
+            exchange.goes_up_as(managing.offered)
+        return managing
 
     def _standing(
         self, shown: Transcript, reply: Reply, found: Boundary, tables: Tables, noted: Sequence[Noted]
@@ -722,6 +728,7 @@ class Exchange:
         self.outcome = outcome
         self.refusal = refusal
         self.course = Course()
+        self._went: bytes | None = None
         self._after = after
         self._asked = asked
         self._read = read or _Read(None, None)
@@ -729,6 +736,12 @@ class Exchange:
         self._tenant = tenant
         self._settled: list[StoredRecord] = []
         self._reader = self._reply_reader()
+
+    def goes_up_as(self, offered: bytes) -> None:
+        """What goes up has one tool more than `body`."""
+        self._went = offered
+        if isinstance(self.outcome, Compacted):
+            self.outcome = replace(self.outcome, figures=replace(self.outcome.figures, after=len(offered)))
 
     @property
     def header(self) -> str:
@@ -749,7 +762,7 @@ class Exchange:
         model = read.transcript.request.model if read.transcript is not None else None
         return Conversed(
             came=self._asked.body,
-            went=self.body,
+            went=self._went if self._went is not None else self.body,
             outcome=outcome,
             model=model or self._reader.model(),
             tenant=self._tenant,
@@ -760,6 +773,7 @@ class Exchange:
             would=outcome.would if isinstance(outcome, Untouched) else None,
             settled=tuple(row.payload for row in self._settled),
             usage=self._reader.usage(),
+            refused=self.refusal is not None,
         )
 
     def feed(self, chunk: bytes) -> None:
