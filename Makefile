@@ -72,11 +72,14 @@ $(READY): requirements-dev.lock pyproject.toml
 # By uv, since they are many; it keeps to what the requirements name, as pip would.
 clients: $(READY)
 	@[ -e $(CLIENTS)/ready ] && [ ! tests/clients/requirements.txt -nt $(CLIENTS)/ready ] \
+		&& [ ! tests/clients/requirements-llama-index.txt -nt $(CLIENTS)/ready ] \
 		&& [ ! tests/clients/package.json -nt $(CLIENTS)/ready ] || { \
 		echo "setting up the clients that tests drive ..."; \
 		( cd tests/clients && npm install --no-package-lock --ignore-scripts --no-audit --no-fund --silent --fetch-retries 1 > /dev/null 2>&1 ) & node=$$!; \
 		$(MAKE) --no-print-directory $(UV) \
 			&& $(UV) venv --quiet --clear --python $(BIN)/python $(CLIENTS) && $(UV) pip install --quiet --python $(CLIENTS)/bin/python -r tests/clients/requirements.txt \
+			&& $(UV) venv --quiet --clear --python $(BIN)/python $(CLIENTS)-llama-index \
+			&& $(UV) pip install --quiet --python $(CLIENTS)-llama-index/bin/python -r tests/clients/requirements-llama-index.txt \
 			&& wait $$node && touch $(CLIENTS)/ready \
 			|| echo "not all of them could be installed; tests of those that are missing are skipped"; }
 

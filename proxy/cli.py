@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from proxy import __version__
+from proxy.commands.doctor import doctor
+from proxy.commands.explain import explain
+from proxy.commands.replay import replay
 
 if TYPE_CHECKING:
     from proxy.evidence.tags import Keys
@@ -36,6 +39,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="An OpenAI-compatible reverse proxy that keeps long retrieval conversations small.",
 )
+
+for _command in (explain, replay, doctor):
+    app.command()(_command)
 
 
 def main() -> None:
@@ -138,7 +144,7 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
 
     store = open_store(settings)
     returns = Returns(keys, store.contents)
-    conversations = Conversations(settings, store.records, keys, returns)
+    conversations = Conversations(settings, store.records, keys, returns, store.held)
     watchers = Watchers([])
     gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers)
     admin = Admin(settings.server, token)

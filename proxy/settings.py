@@ -146,9 +146,11 @@ class CompactionSettings(Section):
 
 
 class PolicySettings(Section):
-    """What counts as the end of a question, and what continues one."""
+    """Whether answers must declare what grounds them; what counts as the end of a question, and what continues one."""
 
-    mode: Literal["off"] = "off"
+    mode: Literal["off", "record", "enforce"] = "off"
+    redirect_timeout_ms: int = Field(default=30_000, ge=1)
+    keep_alive_ms: int = Field(default=1_000, ge=1)
     output_tools: Names = ("final_result",)
     continuation_prefixes: Names = CONTINUATION_PREFIXES
 
@@ -369,11 +371,6 @@ class Settings(BaseSettings):
 
 
 Key = tuple[str | int, ...]
-
-# What a value of a later version is called today. The lists above do not hold it, so it is refused; this says why.
-_LATER: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("policy", "mode"): ("record", "enforce"),
-}
 
 # A credential is easily typed into these by mistake, so what came is not always repeated.
 _UNSHOWN = frozenset(
@@ -607,9 +604,6 @@ def _explain(error: ErrorDetails, sources: Sequence[_Source]) -> str:
             return f"{place}: {shown}: {said}"
     else:
         said = f"expected {_expected(_field(plain))}"
-        came = error["input"]
-        if isinstance(came, str) and came in _LATER.get(plain[:2], ()):
-            said = f"not available in this version; {said}"
     if plain[:2] in _UNSHOWN and _may_be_a_credential(plain, error["input"]):
         return f"{place}: {shown} (not shown, since it may hold a credential): {said}"
     return f"{place}: {shown} = {_came(error['input'])}: {said}"

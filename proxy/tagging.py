@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import Literal, TypedDict
 
 from proxy.evidence import tags
-from proxy.evidence.chunks import source_line
+from proxy.evidence.sources import source_line
 from proxy.evidence.tags import Keys
 
 __all__ = ["Keys", "LabelledPicture", "Picture", "Result", "Tagged", "tag"]

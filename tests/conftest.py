@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from proxy.gateway import seen
 from proxy.gateway.app import Conversing
 from proxy.gateway.watched import Watcher
 from tests.house.keys import KEYS
 from tests.house.provider import Provider
 from tests.house.running import InProcess, NoStore, ProxyProcess, scratch, settings
+
+# In tests even short conversations are remembered from request to request, as long ones always are.
+seen.SHORTEST = 0
 
 #: Start a proxy process with this TOML (the provider's address is filled in for `{upstream}`) and environment.
 StartProcess = Callable[..., Awaitable[ProxyProcess]]
@@ -68,7 +72,7 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
             store = open_store(chosen)
             await store.start()
             tagging = Returns(KEYS, store.contents)
-            conversations = Conversations(chosen, store.records, KEYS, tagging)
+            conversations = Conversations(chosen, store.records, KEYS, tagging, store.held)
         running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher)
         started.append((running, store))
         return await running.start()

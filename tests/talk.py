@@ -17,7 +17,7 @@ from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
 from proxy.ledger.transcript import read as read_transcript
 from proxy.wire import chat
-from proxy.wire.messages import Call, Reply, splice
+from proxy.wire.messages import Call, Picture, Reply, splice
 
 HABITS = Habits()
 AUTO = Table("kb", "auto", frozenset({"search"}), "cite")
@@ -114,7 +114,7 @@ def rewritten(
     *messages: Json,
     record: Record,
     tables: tuple[Table, ...] = (AUTO,),
-    decodes: Callable[[str], bool] = lambda _: True,
+    decodes: Callable[[Picture], bool] = lambda _: True,
 ) -> Sent:
     """What goes up instead of these messages, by a record."""
     raw = body(*messages)

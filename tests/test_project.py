@@ -30,7 +30,7 @@ from proxy.settings import (
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-OURS = ("proxy", "tests", "config", "benchmarks", "docs", ".ci")
+OURS = ("proxy", "tests", "config", "benchmarks", "docs", "examples", ".ci")
 TEXT = {".py", ".md", ".toml", ".lock", ".yaml", ".yml", ".txt", ""}
 
 
@@ -60,7 +60,7 @@ def test_the_layout_is_the_one_that_the_readme_shows(name: str) -> None:
     assert (ROOT / name).is_file()
 
 
-@pytest.mark.parametrize("name", ["proxy", "tests", "config", "benchmarks", "docs"])
+@pytest.mark.parametrize("name", ["proxy", "tests", "config", "benchmarks", "docs", "examples"])
 def test_the_folders_are_there(name: str) -> None:
     assert (ROOT / name).is_dir()
 

@@ -51,6 +51,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (settings.upstream.base_url, settings.upstream.api_key_env) == ("https://api.openai.com/v1", None)
     assert (settings.compaction.mode, settings.compaction.layout, settings.compaction.strict) == ("on", "single", False)
     assert (settings.policy.mode, settings.policy.output_tools) == ("off", ("final_result",))
+    assert (settings.policy.redirect_timeout_ms, settings.policy.keep_alive_ms) == (30_000, 1_000)
     assert (settings.store.uri, settings.store.data_dir, settings.store.retention_days) == (None, None, None)
     assert settings.store.read_timeout_ms == 250
     assert (settings.store.records_cache_bytes, settings.store.contents_cache_bytes) == (32 << 20, 32 << 20)
@@ -186,9 +187,9 @@ def test_the_data_directory_is_where_the_platform_keeps_data(monkeypatch: pytest
         ("[compaction]\nmode = false", 'compaction.mode = false: expected "on", "observe" or "off"'),
         ('[compaction]\nstrict = "yes"', 'compaction.strict = "yes": expected true or false'),
         ('[compaction]\nlayout = "appended"', 'compaction.layout = "appended": expected "single" or "append"'),
-        ('[policy]\nmode = "record"', 'policy.mode = "record": not available in this version; expected "off"'),
-        ('[policy]\nmode = "enforce"', 'policy.mode = "enforce": not available in this version; expected "off"'),
-        ('[policy]\nmode = "on"', '/proxy.toml: policy.mode = "on": expected "off"'),
+        ('[policy]\nmode = "on"', '/proxy.toml: policy.mode = "on": expected "off", "record" or "enforce"'),
+        ("[policy]\nredirect_timeout_ms = 0", "policy.redirect_timeout_ms = 0: expected a whole number of at least 1"),
+        ('[policy]\nkeep_alive_ms = "1s"', 'policy.keep_alive_ms = "1s": expected a whole number of at least 1'),
         ('[policy]\noutput_tools = "x"', 'policy.output_tools = "x": expected a list of texts'),
         ("[policy]\ncontinuation_prefixes = [1]", "policy.continuation_prefixes[0] = 1: expected a list of texts"),
         ("[store]\nretention_days = 0", "store.retention_days = 0: expected a whole number of at least 1"),

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from proxy.compaction import wording
 from proxy.evidence.chunks import Chunk, Evidence, digest_text
-from proxy.evidence.pictures import picture_digest
+from proxy.evidence.pictures import digest_of
 from proxy.evidence.tables import Tables
+from proxy.ledger import reading
 from proxy.ledger.records import Cited, PicturePlace, Place
-from proxy.ledger.settling import read_return
-from proxy.ledger.transcript import Transcript
-from proxy.wire.messages import Message
+from proxy.ledger.transcript import Return, Transcript
+from proxy.wire.messages import Message, Picture
 
 #: A picture's place with the id of the chunk whose it is.
 OwnPicture = tuple[str, PicturePlace]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """A cited chunk with its content; several ids where one output was cited by each of them."""
 
     ids: tuple[str, ...]
@@ -54,7 +55,10 @@ class Capsule:
 
 
 class Reading:
-    """The returns of a transcript, each read at most once, and only when something that it holds is written."""
+    """The returns of a transcript, each read at most once, and only when something that it holds is written.
+
+    What was cited out of a return is remembered with it: the next request of the conversation does not read it again.
+    """
 
     def __init__(self, transcript: Transcript, tables: Tables) -> None:
         self._transcript = transcript
@@ -70,41 +74,47 @@ class Reading:
         missing: set[int] = set()
         for chunk in cited:
             for place in chunk.places:
-                entry = _entry(chunk, place, self._evidence(place.ret))
-                if entry is None:
+                shown = self._shown(chunk.id, place)
+                if shown is None:
                     missing.add(place.ret)
                 else:
-                    entries.append(entry)
+                    entries.append(_entry(chunk, place, shown))
         return entries, missing
 
-    def _evidence(self, ordinal: int) -> Evidence | None:
-        if ordinal not in self._read:
-            returns = self._transcript.returns
-            opened = read_return(returns[ordinal], self._tables) if ordinal < len(returns) else None
-            self._read[ordinal] = opened.evidence if opened is not None else None
-        return self._read[ordinal]
+    def _shown(self, chunk_id: str, place: Place) -> Chunk | str | None:
+        """The chunk that stands at a place, or all text of its return; None where it does not, or not any more."""
+        returns = self._transcript.returns
+        if place.ret >= len(returns):
+            return None
+        found = returns[place.ret]
+        return reading.once(found, self._tables, (chunk_id, place), lambda: self._read_at(found, chunk_id, place))
+
+    def _read_at(self, found: Return, chunk_id: str, place: Place) -> Chunk | str | None:
+        if place.ret not in self._read:
+            self._read[place.ret] = reading.evidence(found, self._tables)
+        evidence = self._read[place.ret]
+        if evidence is None:
+            return None
+        if place.chunk < 0:
+            return evidence.text if digest_text(evidence.text) == place.digest else None
+        return _chunk(evidence, chunk_id, place)
 
 
-def _entry(cited: Cited, place: Place, evidence: Evidence | None) -> Entry | None:
-    if evidence is None:
-        return None
-    bare = Entry(
+def _entry(cited: Cited, place: Place, shown: Chunk | str) -> Entry:
+    whole = isinstance(shown, str)
+    return Entry(
         ids=(cited.id,),
         ret=place.ret,
         group=cited.group,
         table=cited.table,
         first=cited.first,
-        content=evidence.text,
-        collection=cited.collection,
+        content=shown if isinstance(shown, str) else shown.content,
+        source=None if isinstance(shown, str) else shown.source,
+        collection=cited.collection if isinstance(shown, str) else shown.collection,
+        details=None if isinstance(shown, str) else shown.details,
         pictures=owned(cited),
-        whole=place.chunk < 0,
+        whole=whole,
     )
-    if bare.whole:
-        return bare if digest_text(evidence.text) == place.digest else None
-    chunk = _chunk(evidence, cited.id, place)
-    if chunk is None:
-        return None
-    return replace(bare, content=chunk.content, source=chunk.source, collection=chunk.collection, details=chunk.details)
 
 
 def owned(cited: Cited) -> tuple[OwnPicture, ...]:
@@ -175,12 +185,12 @@ def count(entries: Iterable[Entry]) -> int:
 
 def in_order(entries: list[Entry], tables: Tables) -> list[Entry]:
     """Entries as they are written: newest group first, one for an output that several ids were cited out of."""
-    return _merged(sorted(entries, key=lambda entry: _order(entry, tables)))
+    by_id = {table.name for table in tables if table.format == "haiku"}
+    return _merged(sorted(entries, key=lambda entry: _order(entry, entry.table in by_id)))
 
 
-def _order(entry: Entry, tables: Tables) -> tuple[int, bool, str, tuple[int, int]]:
+def _order(entry: Entry, by_id: bool) -> tuple[int, bool, str, tuple[int, int]]:
     """Newest group first; in a group by first appearance, or by id where the evidence is haiku.rag's, as its own is."""
-    by_id = any(table.name == entry.table and table.format == "haiku" for table in tables)
     return -entry.group, not by_id, entry.ids[0] if by_id else "", entry.first
 
 
@@ -195,7 +205,7 @@ def _merged(entries: list[Entry]) -> list[Entry]:
             and last.whole
             and (last.group, last.content) == (entry.group, entry.content)
         ):
-            merged[-1] = replace(
+            merged[-1] = msgspec.structs.replace(
                 last,
                 ids=tuple(dict.fromkeys((*last.ids, *entry.ids))),
                 pictures=tuple(dict.fromkeys((*last.pictures, *entry.pictures))),
@@ -205,9 +215,9 @@ def _merged(entries: list[Entry]) -> list[Entry]:
     return merged
 
 
-def picture_at(message: Message, place: PicturePlace) -> str | None:
-    """The URL of the picture that stands at a place of this message; None where it is another one, or none."""
+def picture_at(message: Message, place: PicturePlace) -> Picture | None:
+    """The picture that stands at a place of this message; None where it is another one, or none."""
     pictures = message.pictures()
-    if place.nth >= len(pictures) or picture_digest(pictures[place.nth].url) != place.digest:
+    if place.nth >= len(pictures) or digest_of(pictures[place.nth]) != place.digest:
         return None
-    return pictures[place.nth].url
+    return pictures[place.nth]

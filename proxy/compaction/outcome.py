@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from proxy.compaction.replacing import Rewrite
 
 
 class Reason(StrEnum):
@@ -44,10 +46,11 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The request was rewritten: `body` goes up instead."""
+    """The request was rewritten: `body` goes up instead. `done` is what the layout did, for whoever wants to know."""
 
     body: bytes
     figures: Figures
+    done: Rewrite | None = field(default=None, compare=False, repr=False)
 
     def header(self) -> str:
         return f"compacted; {self.figures.parameters()}"
@@ -55,11 +58,15 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class Untouched:
-    """The very bytes go up; `figures` say what `observe` would have done, and `would` is what would have gone up."""
+    """The very bytes go up; `figures` say what `observe` would have done, and `would` is what would have gone up.
+
+    `done` is what the layout would have done, or why it did nothing, where it was asked.
+    """
 
     reason: Reason
     figures: Figures | None = None
     would: bytes | None = None
+    done: Rewrite | None = field(default=None, compare=False, repr=False)
 
     def header(self) -> str:
         figures = f"; {self.figures.parameters()}" if self.figures is not None else ""

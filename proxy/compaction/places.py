@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from proxy.evidence import tagged
-from proxy.evidence.tables import Table, Tables, table_of
+from proxy.evidence.tables import Table, Tables
+from proxy.ledger import reading
 from proxy.ledger.records import Attachment
 from proxy.ledger.transcript import Return, Transcript
 from proxy.wire.messages import LabelledPicture, Message, Picture, Splice
-
-
-def table_of_return(found: Return, tables: Tables) -> Table | None:
-    """The table whose evidence a return is, as it stands in this request; None where it can no longer be told."""
-    return table_of(tables, found.tool, found.message.parts)
 
 
 def replace(
@@ -37,7 +33,7 @@ def parts_that_go(transcript: Transcript, attachment: Attachment, tables: Tables
     going: set[int] = set()
     for ordinal in attachment.returns:
         found = transcript.returns[ordinal]
-        table = table_of_return(found, tables)
+        table = reading.table(found, tables)
         if table is None:
             continue
         if table.proof is None:  # nothing else stands in such a message
@@ -68,5 +64,5 @@ def not_ours(transcript: Transcript, ordinals: Iterable[int], tables: Tables) ->
     return {
         ordinal
         for ordinal in ordinals
-        if ordinal < len(transcript.returns) and table_of_return(transcript.returns[ordinal], tables) is None
+        if ordinal < len(transcript.returns) and reading.table(transcript.returns[ordinal], tables) is None
     }

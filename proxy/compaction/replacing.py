@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from proxy.compaction import capsule, places, wording
 from proxy.compaction.capsule import Capsule, PictureAgain
 from proxy.evidence.tables import Tables
+from proxy.ledger import reading
 from proxy.ledger.records import PicturePlace, Record
 from proxy.ledger.transcript import Return, Transcript
-from proxy.wire.messages import LabelledPicture, Splice
+from proxy.wire.messages import LabelledPicture, Picture, Splice
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Rewrite:
 class Replaced:
     """The returns that go, and the messages of nothing but their pictures, which go with them.
 
-    `decodes` says whether a picture (by its URL) can be sent again.
+    `decodes` says whether a picture can be sent again.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class Replaced:
         record: Record,
         ordinals: Iterable[int],
         tables: Tables,
-        decodes: Callable[[str], bool],
+        decodes: Callable[[Picture], bool],
     ) -> None:
         known = sorted({ordinal for ordinal in ordinals if ordinal < len(transcript.returns)})
         self.returns = [transcript.returns[ordinal] for ordinal in known]
@@ -65,8 +67,8 @@ class Replaced:
             message = user if places.picture_goes(user, place.nth, going) else None
         else:
             message = self._transcript.returns[place.ordinal].message if place.ordinal in self.ordinals else None
-        url = capsule.picture_at(message, place) if message is not None else None
-        return url is not None and self._decodes(url)
+        picture = capsule.picture_at(message, place) if message is not None else None
+        return picture is not None and self._decodes(picture)
 
     def splices(self, carried: Mapping[int, Sequence[Capsule]]) -> list[Splice]:
         """A receipt in place of each return, or what it carries (by its ordinal); picture messages go."""
@@ -80,7 +82,8 @@ class Replaced:
             if held:
                 splices += self._carry(found, held)
             else:
-                splices.append(self._put(found, wording.RECEIPT, []))
+                put = partial(self._put, found, wording.RECEIPT, ())
+                splices.append(reading.once(found, self._tables, "receipt", put))
         return splices
 
     def _carry(self, carrier: Return, held: Sequence[Capsule]) -> list[Splice]:
@@ -110,7 +113,7 @@ class Replaced:
         return splices
 
     def _put(self, found: Return, text: str, added: Sequence[LabelledPicture | str]) -> Splice:
-        table = places.table_of_return(found, self._tables)
+        table = reading.table(found, self._tables)
         return places.replace(self._transcript, found, table, text, added)
 
     def _labelled(self, again: PictureAgain) -> LabelledPicture:

@@ -9,12 +9,13 @@ from proxy.compaction.replacing import Replaced, Rewrite
 from proxy.evidence.tables import Tables
 from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
+from proxy.wire.messages import Picture
 
 
-def rewrite(transcript: Transcript, record: Record, tables: Tables, decodes: Callable[[str], bool]) -> Rewrite:
+def rewrite(transcript: Transcript, record: Record, tables: Tables, decodes: Callable[[Picture], bool]) -> Rewrite:
     """Replace what a record accounts for. Nothing after its question changes; what cannot be read stays.
 
-    `decodes` says whether a picture (by its URL) can be sent again.
+    `decodes` says whether a picture can be sent again.
     """
     entries, missing = capsule.Reading(transcript, tables).gather(record.cited)
     stays = missing | set(record.kept) | places.not_ours(transcript, record.replaced, tables)

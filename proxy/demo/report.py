@@ -17,7 +17,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 def table_of(rows: list[Row], token_label: str) -> Table:
     """One row per settled question. Arrows go from what the client sent to what the provider received."""
     table = Table(
-        caption=f"tokens: {token_label}; a picture counts as one tile", caption_justify="left", show_lines=True
+        caption=f"tokens: {token_label}; pictures are estimates",
+        caption_justify="left",
+        show_lines=True,
     )
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("question, and the Evidence-Proxy reply header", ratio=1, overflow="fold")

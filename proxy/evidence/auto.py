@@ -12,8 +12,9 @@ import re
 import warnings
 from typing import Any
 
-from proxy.evidence.chunks import Chunk, source_line
+from proxy.evidence.chunks import Chunk
 from proxy.evidence.citing import RANDOM as _RANDOM
+from proxy.evidence.sources import source_line
 from proxy.evidence.tables import FieldNames
 
 _DEEPEST = 16

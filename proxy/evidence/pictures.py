@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+import pybase64
+
 from proxy.evidence import haiku
 from proxy.wire.messages import Message, Picture, Text
 
@@ -30,6 +32,11 @@ def picture_bytes(url: str) -> bytes | None:
     if head is None or head["base64"] is None:
         return None
     try:
+        # As the standard library decodes, forty times as fast; what it refuses may have blanks in it.
+        return pybase64.b64decode(url[head.end() :], validate=True)
+    except (binascii.Error, ValueError):
+        pass
+    try:
         return base64.b64decode("".join(url[head.end() :].split()), validate=True)
     except (binascii.Error, ValueError):
         return None
@@ -41,6 +48,14 @@ def picture_digest(url: str) -> bytes:
     state = hashlib.sha256(b"bytes" if raw is not None else b"address")
     state.update(raw if raw is not None else url.encode("utf-8", "surrogatepass"))
     return state.digest()[:16]
+
+
+def digest_of(picture: Picture) -> bytes:
+    """The digest of a picture part, made once: a picture goes up again with every request of its conversation."""
+    known: bytes | None = picture.__dict__.get("digest")
+    if known is None:
+        known = picture.__dict__["digest"] = picture_digest(picture.url)
+    return known
 
 
 def decodes(url: str) -> bool:

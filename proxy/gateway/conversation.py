@@ -11,31 +11,34 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar, get_args
 
 from proxy.compaction import append, rewrite
 from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouched
 from proxy.compaction.replacing import Rewrite
 from proxy.evidence import tagged
-from proxy.evidence.pictures import decodes, picture_digest
-from proxy.evidence.returns import is_retry_prompt
-from proxy.evidence.tables import Table, Tables, table_of
+from proxy.evidence.pictures import decodes, digest_of
+from proxy.evidence.tables import MANAGED, Table, Tables
 from proxy.evidence.tagged import Failure, Proof
 from proxy.evidence.tags import Keys
 from proxy.gateway.histories import Histories, extended
+from proxy.gateway.holding import Course, Giving, Hold, KeepsHeld, Policy, Question
 from proxy.gateway.recent import Recent
+from proxy.gateway.seen import Done, Seen, SeenRequests
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
 from proxy.gateway.watched import Conversed, Stays
-from proxy.ledger import boundary, records, settling, transcript
+from proxy.ledger import boundary, reading, records, settling, transcript
 from proxy.ledger.boundary import Boundary
-from proxy.ledger.questions import Habits, follows_answer
+from proxy.ledger.questions import Habits, follows_answer, opening_after, question_ends
 from proxy.ledger.records import Record
-from proxy.ledger.transcript import Transcript
+from proxy.ledger.settling import Standing
+from proxy.ledger.transcript import ReplyStep, Transcript
+from proxy.policy.ending import Violation, may_end
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
-from proxy.wire.messages import Api, NotJson, Reply, ReplyReader, Request, splice
+from proxy.wire.messages import Api, NotJson, Picture, Reply, ReplyReader, Request, splice
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -46,13 +49,13 @@ Result = TypeVar("Result")
 
 #: From this size on a body is read in a thread, so that open streams never wait for it.
 _LARGE = 256 * 1024
-#: How many openings are looked up, newest first: the newest one nearly always fits.
+#: How many openings are looked up, newest first.
 _MOST_CANDIDATES = 256
 _MOST_GIVEN = 20_000
 _MOST_RECORDS = 5_000
 _MOST_PICTURES = 10_000
 
-_LAYOUTS: dict[str, Callable[[Transcript, Record, Tables, Callable[[str], bool]], Rewrite]] = {
+_LAYOUTS: dict[str, Callable[[Transcript, Record, Tables, Callable[[Picture], bool]], Rewrite]] = {
     "single": rewrite.rewrite,
     "append": append.rewrite,
 }
@@ -94,7 +97,8 @@ class _Read:
     `evidence` are the ordinals of its evidence returns that can be cited, `tables_of_returns` the tables of all its
     evidence returns, by ordinal. `whole` says whether the transcript has
     everything that the model sees, and `recordable` whether its question can be written down. `tables` are those that
-    it was read by, `cut_short` the tags of returns that do not fit.
+    it was read by, `cut_short` the tags of returns that do not fit. `seen` is what the next request of the conversation
+    may continue, if any may, and `continues` what this one does.
     """
 
     transcript: Transcript | None
@@ -105,6 +109,8 @@ class _Read:
     recordable: bool = False
     tables: Tables = ()
     cut_short: tuple[str, ...] = ()
+    seen: Seen | None = None
+    continues: Seen | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,16 @@ class _Decision:
     outcome: Outcome
     boundary: Boundary
     refuse: bool = False
+    done: Done | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """The records under the openings of a transcript, from the newest one down to that after the reply `down_to`."""
+
+    known: dict[bytes, list[Record]]
+    trouble: Reason | None = None
+    down_to: int = -1
 
 
 class Registered(Protocol):
@@ -125,9 +141,15 @@ class Conversations:
     """Reads requests and settles questions; one per process."""
 
     def __init__(
-        self, settings: Settings, store: RecordStore, keys: Keys | None = None, registered: Registered | None = None
+        self,
+        settings: Settings,
+        store: RecordStore,
+        keys: Keys | None = None,
+        registered: Registered | None = None,
+        held: KeepsHeld | None = None,
     ) -> None:
-        """Without `keys`, tags are verified by one that only this process has; `registered` knows whole returns."""
+        """Without `keys`, tags are verified by one that only this process has; `registered` knows whole returns, `held`
+        keeps answers until the client comes back for them (without it, none is held for that)."""
         self._mode = settings.compaction.mode
         self._strict = settings.compaction.strict
         self._rewrite = _LAYOUTS[settings.compaction.layout]
@@ -139,25 +161,28 @@ class Conversations:
             output_tools=frozenset(settings.policy.output_tools),
             continuation_prefixes=tuple(settings.policy.continuation_prefixes),
         )
+        self._policy = Policy(settings.policy, self._habits, held)
         self._store = store
         self._given: Recent[bytes, Boundary] = Recent(_MOST_GIVEN)
         self._unsettled: Recent[bytes, bool] = Recent(_MOST_GIVEN)
         self._records: Recent[bytes, Record] = Recent(_MOST_RECORDS)
         self._decodes: Recent[bytes, bool] = Recent(_MOST_PICTURES)
         self._histories = Histories()
+        self._seen = SeenRequests()
 
     def counts(self) -> dict[str, int]:
-        """How many tags did not fit since the start, by reason: what looked like our evidence and is plain text."""
-        return self._failures.counts()
+        """What happened since the start: tags that did not fit, by reason (what looked like our evidence and is plain
+        text), and what the citation policy did."""
+        return self._failures.counts() | self._policy.counts()
 
     async def ask(self, asked: Asked) -> Exchange:
         """Decide what goes upstream for a request, and follow its reply."""
         if self._mode == "off" or asked.compaction_off:
             return Exchange(asked, Untouched(Reason.OFF))
-        # Pictures may have to be decoded, which takes as long as their pixels are many.
-        large = len(asked.body) >= _LARGE or b"data:image" in asked.body
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
-        read = await _run(large, lambda: self._read(asked, tenant, self._tables))
+        continues, known_bytes = self._seen.before(tenant, asked.api, asked.body) if tenant is not None else (None, 0)
+        large = _takes_long(asked.body, known_bytes)
+        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes))
         if read.cut_short and tenant is not None and self._registered is not None:
             known_whole = await self._registered.registered(tenant, read.cut_short)
             if known_whole:
@@ -167,23 +192,79 @@ class Conversations:
             return Exchange(asked, Untouched(read.untouched or Reason.NOT_JSON))
         if not read.transcript.users:
             tenant = None
-        with asked.stays.room("store"):
-            known, trouble = await self._look_up(read, tenant, asked.question_id)
-        decision = await _run(large, lambda: self._decide(asked, read, tenant, known, trouble))
+        decision = await self._decided(asked, read, tenant, large)
+        if tenant is not None and read.seen is not None:
+            self._seen.keep(tenant, asked.api, replace(read.seen, done=decision.done), continues)
         member = read.transcript.request.api.MEMBER
         refusal = _refusal(decision.outcome, member) if decision.refuse else None
-        after = None
-        if tenant is not None:
-            self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
-            after = _Afterwards(self, read, decision.boundary, tenant, asked.question_id, large)
-        return Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
+        if tenant is None:
+            return Exchange(asked, decision.outcome, refusal, None, read, decision.boundary)
+        self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
+        after = _Afterwards(self, read, decision.boundary, tenant, asked.question_id, large)
+        exchange = Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
+        if refusal is None:
+            exchange.steering = await self._steering(exchange, read, decision.boundary, tenant, large)
+        return exchange
+
+    async def _steering(
+        self, exchange: Exchange, read: _Read, found: Boundary, tenant: bytes, large: bool
+    ) -> Steering | None:
+        """What the client gets where that is not simply the provider's reply: an answer that was held for it, or one
+        that must be held because its question is undeclared so far."""
+        shown, course = read.transcript, exchange.course
+        assert shown is not None
+        answer = await self._policy.kept_for(shown, tenant)
+        if answer is not None:
+            course.asked, course.violation, course.extra_tokens = True, Violation.UNRESOLVED, answer.extra_tokens
+            return Giving(answer)
+        if self._policy.mode != "enforce" or not read.recordable:
+            return None
+
+        async def judge(reply: Reply) -> Standing:
+            return await _run(large, lambda: self._standing(shown, reply, found, read.tables))
+
+        standing = await judge(Reply(text=""))
+        if may_end(standing) or MANAGED in standing.ways[:1]:
+            return None
+        question = Question(
+            shown, tenant, exchange.body, found.reply + 1, alone=shown.request.history is None, judge=judge
+        )
+        if self._policy.was_asked(question):
+            course.asked, course.violation = True, Violation.ASKED_BEFORE
+            return None
+        return Hold(self._policy, question, course)
+
+    def _standing(self, shown: Transcript, reply: Reply, found: Boundary, tables: Tables) -> Standing:
+        """How the current question stands with a reply, which may have brought evidence of its own."""
+        if reply.ran:
+            shown = transcript.read(extended(shown.request, reply.ran))
+        return settling.standing(
+            shown, reply, previous=found.record, from_reply=found.reply + 1, tables=tables, habits=self._habits
+        )
+
+    async def _decided(self, asked: Asked, read: _Read, tenant: bytes | None, large: bool) -> _Decision:
+        """The decision on a request: by the record of the newest opening where that fits, as it nearly always does."""
+        # Pictures may have to be decoded, which takes as long as their pixels are many.
+        large = large or read.seen is None or read.seen.pictures
+        with asked.stays.room("store"):
+            looked = await self._look_up(read, tenant, asked.question_id, 1 if asked.question_id is None else None)
+        decision = await _run(large, lambda: self._decide(asked, read, tenant, looked))
+        if decision is None:
+            with asked.stays.room("store"):
+                further = await self._look_up(read, tenant, asked.question_id)
+            decision = await _run(large, lambda: self._decide(asked, read, tenant, further))
+        assert decision is not None  # further than all nobody looks
+        return decision
 
     # Reading: pure, and long for large bodies.
 
-    def _read(self, asked: Asked, tenant: bytes | None, every: Tables) -> _Read:
+    def _read(
+        self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None, known_bytes: int = 0
+    ) -> _Read:
         try:
+            earlier = continues.transcript if continues is not None else None
             with asked.stays.room("wire"):
-                request = _APIS[asked.api].cut(asked.body)
+                request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None)
         except NotJson:
             return _Read(None, Reason.NOT_JSON)
         untouched: Reason | None = None
@@ -191,15 +272,23 @@ class Conversations:
         if request.history is not None:
             untouched = Reason.SERVER_SIDE_HISTORY
             request, whole = self._histories.before(tenant, request)
+            earlier = None
         elif request.in_background:
             return _Read(None, Reason.BACKGROUND)
         with asked.stays.room("ledger"):
-            read = transcript.read(request)
+            read = transcript.read(request, earlier)
         with asked.stays.room("evidence"):
-            tables = self._evidence(read, every)
+            tables = self._evidence(read, every, continues if earlier is not None else None)
         citable = frozenset(ordinal for ordinal, table in tables.items() if table.cite is not None)
         if not citable:
             untouched = untouched or (Reason.NO_CITATIONS if tables else Reason.NO_EVIDENCE)
+        cut_short: tuple[tuple[int, str], ...] = ()
+        seen = None
+        if every is self._tables:
+            cut_short = self._cut_short(read, continues if earlier is not None else None)
+            if request.history is None:
+                pictures = (continues is not None and continues.pictures) or _has_pictures(asked.body, known_bytes)
+                seen = Seen(read, tables, cut_short, pictures)
         return _Read(
             read,
             untouched,
@@ -208,57 +297,80 @@ class Conversations:
             whole=whole,
             recordable=whole and bool(citable),
             tables=every,
-            cut_short=self._cut_short(read) if every is self._tables else (),
+            cut_short=tuple(tag for _, tag in cut_short),
+            seen=seen,
+            continues=continues if earlier is not None else None,
         )
 
-    def _cut_short(self, read: Transcript) -> tuple[str, ...]:
-        """The tags of what begins like a tagged return and does not fit, where whole ones may be known."""
+    def _cut_short(self, read: Transcript, continues: Seen | None) -> tuple[tuple[int, str], ...]:
+        """The tags of what begins like a tagged return and does not fit, each with the return's ordinal, where whole
+        ones may be known."""
         if self._registered is None:
             return ()
-        return tuple(name for found in read.returns for name in tagged.broken_tags(self._proof, found.message.parts))
+        known, start = (continues.cut_short, read.shared) if continues is not None else ((), 0)
+        return (
+            *(one for one in known if one[0] < start),
+            *(
+                (o.ordinal, tag)
+                for o in read.returns[start:]
+                for tag in tagged.broken_tags(self._proof, o.message.parts)
+            ),
+        )
 
-    def _evidence(self, read: Transcript, every: Tables) -> dict[int, Table]:
+    def _evidence(self, read: Transcript, every: Tables, continues: Seen | None = None) -> dict[int, Table]:
         """The evidence returns of a transcript, by ordinal, with their tables."""
-        return {
+        start = read.shared if continues is not None else 0
+        known = continues.evidence if continues is not None else {}
+        fresh = {
             found.ordinal: table
-            for found in read.returns
-            if not is_retry_prompt(found.message.parts)
-            and (table := table_of(every, found.tool, found.message.parts)) is not None
+            for found in read.returns[start:]
+            if (table := reading.evidence_table(found, every)) is not None
         }
+        return {**{ordinal: table for ordinal, table in known.items() if ordinal < start}, **fresh}
 
     async def _look_up(
-        self, asked: _Read, tenant: bytes | None, question_id: str | None
-    ) -> tuple[dict[bytes, list[Record]], Reason | None]:
-        """The records under the openings of a transcript, as far back as an earlier request of this process reaches."""
+        self, asked: _Read, tenant: bytes | None, question_id: str | None, most: int | None = None
+    ) -> _Looked:
+        """The records under the newest openings of a transcript, as far back as an earlier request of this process
+        reaches."""
         read = asked.transcript
         if tenant is None or read is None or not asked.recordable:
-            return {}, None
-        wanted: dict[bytes, bytes] = {}
-        open_at = {opening.reply for opening in boundary.candidates(read, self._habits, question_id)}
-        for index in range(len(read.replies) - 1, -1, -1):
-            step = read.replies[index]
-            if index in open_at:
-                wanted[step.key] = step.digest
-            given = self._given.get(_keyed(tenant, step.shown))
-            if (given is not None and given.reply < index) or len(wanted) >= _MOST_CANDIDATES:
-                break
+            return _Looked({})
+        wanted, down_to = self._openings(read, tenant, question_id, most or _MOST_CANDIDATES)
         if not wanted:
-            return {}, None
-        keys = {_keyed(tenant, key): key for key in wanted}
-        replies = {_keyed(tenant, key): reply for key, reply in wanted.items()}
+            return _Looked({})
         trouble: Reason | None = None
         try:
-            rows = await self._store.find(list(keys), replies=replies)
-        except StoreSlow:
-            rows, trouble = self._store.cached(list(keys), replies=replies), Reason.STORE_SLOW
-        except StoreError:
-            rows, trouble = self._store.cached(list(keys), replies=replies), Reason.STORE_ERROR
+            rows = await self._store.find(list(wanted), replies={key: step.digest for key, step in wanted.items()})
+        except (StoreSlow, StoreError) as fault:
+            # What is at hand may still do, and nobody waits a second time.
+            wanted, down_to = self._openings(read, tenant, question_id, _MOST_CANDIDATES)
+            trouble = Reason.STORE_SLOW if isinstance(fault, StoreSlow) else Reason.STORE_ERROR
+            rows = self._store.cached(list(wanted), replies={key: step.digest for key, step in wanted.items()})
         known: dict[bytes, list[Record]] = {}
         for stored, payloads in rows.items():
             found = [record for payload in payloads if (record := self._decoded(payload)) is not None]
             if found:
-                known[keys[stored]] = found
-        return known, trouble
+                known[wanted[stored].key] = found
+        return _Looked(known, trouble, down_to)
+
+    def _openings(
+        self, read: Transcript, tenant: bytes, question_id: str | None, most: int
+    ) -> tuple[dict[bytes, ReplyStep], int]:
+        """What to look up, newest first: under which keys, and which replies' records. And the reply down to which that
+        is everything."""
+        wanted: dict[bytes, ReplyStep] = {}
+        for index in range(len(read.replies) - 1, -1, -1):
+            step = read.replies[index]
+            opening = opening_after(read, index, self._habits)
+            if opening is not None and boundary.may_hold(opening, question_id):
+                wanted[_keyed(tenant, step.key)] = step
+            given = self._given.get(_keyed(tenant, step.shown))
+            if given is not None and given.reply < index:
+                break
+            if len(wanted) >= most:
+                return wanted, index if most < _MOST_CANDIDATES else -1
+        return wanted, -1
 
     def _decoded(self, payload: bytes) -> Record | None:
         """A record, shared by all requests of its question."""
@@ -269,14 +381,8 @@ class Conversations:
                 self._records.put(payload, record)
         return record
 
-    def _decide(
-        self,
-        asked: Asked,
-        read: _Read,
-        tenant: bytes | None,
-        known: dict[bytes, list[Record]],
-        trouble: Reason | None,
-    ) -> _Decision:
+    def _decide(self, asked: Asked, read: _Read, tenant: bytes | None, looked: _Looked) -> _Decision | None:
+        """What becomes of a request; None where that takes the records of older openings."""
         asked_of = read.transcript
         assert asked_of is not None
         if not read.recordable:
@@ -284,41 +390,53 @@ class Conversations:
         given: Callable[[bytes], Boundary | None] = (
             (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
         )
+        known = looked.known
         with asked.stays.room("ledger"):
             found = boundary.find(
                 asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, read.tables
             )
+        if found.reply < looked.down_to:
+            return None
         same_question = {
             index
-            for index, step in enumerate(asked_of.replies)
-            if asked.question_id is not None
-            and any(record.question_id == asked.question_id for record in known.get(step.key, ()))
+            for index, step in enumerate(asked_of.replies if asked.question_id is not None else ())
+            if any(record.question_id == asked.question_id for record in known.get(step.key, ()))
         }
-        earlier = read.evidence & follows_answer(asked_of, self._habits, same_question)
+        answered = follows_answer(asked_of, self._habits, same_question)
+        earlier = any(ordinal in answered for ordinal in read.evidence)
         outcome: Outcome
+        done: Done | None = None
         if read.untouched is not None:
             outcome = Untouched(read.untouched)
+        elif found.record is None:
+            outcome = Untouched((looked.trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
         else:
-            outcome = self._compact(asked, read, found.record, trouble, bool(earlier))
+            with asked.stays.room("compaction"):
+                done = self._rewritten(read, found, found.record)
+            outcome = self._compact(asked, found.record, done.rewrite)
         refuse = False
         if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
             refuse = not self._saw_break_off(asked_of, tenant)
         if tenant is not None:
             self._given.put(_keyed(tenant, asked_of.shown), found)
-        return _Decision(outcome, found, refuse)
+        return _Decision(outcome, found, refuse, done)
 
-    def _compact(
-        self, asked: Asked, read: _Read, record: Record | None, trouble: Reason | None, earlier: bool
-    ) -> Outcome:
+    def _rewritten(self, read: _Read, found: Boundary, record: Record) -> Done:
+        """The rewrite of a request: that of the request before it, where both are of one question."""
         assert read.transcript is not None
-        if record is None:
-            return Untouched((trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
-        with asked.stays.room("compaction"):
-            done = self._rewrite(read.transcript, record, read.tables, self._can_send_again)
+        known = read.continues.done if read.continues is not None else None
+        if known is not None and known.record is record and known.messages <= read.transcript.request.known:
+            return known
+        # The message that opens the question is the last one that the rewrite can depend on.
+        users = read.transcript.replies[found.reply].users
+        messages = users[0][1].index + 1 if users else len(read.transcript.request.messages)
+        return Done(record, messages, self._rewrite(read.transcript, record, read.tables, self._can_send_again))
+
+    def _compact(self, asked: Asked, record: Record, done: Rewrite) -> Outcome:
         if not done.splices:
             if done.missing:
-                return Untouched(Reason.MISSING_CONTENT)
-            return Untouched(Reason.NO_CITATIONS if done.kept else Reason.NOTHING_EARLIER)
+                return Untouched(Reason.MISSING_CONTENT, done=done)
+            return Untouched(Reason.NO_CITATIONS if done.kept else Reason.NOTHING_EARLIER, done=done)
         body = splice(asked.body, done.splices)
         figures = Figures(
             question=record.ordinal + 1,
@@ -329,21 +447,21 @@ class Conversations:
             after=len(body),
         )
         if self._mode == "observe":
-            return Untouched(Reason.OBSERVE, figures, body)
-        return Compacted(body, figures)
+            return Untouched(Reason.OBSERVE, figures, body, done)
+        return Compacted(body, figures, done)
 
     def _saw_break_off(self, read: Transcript, tenant: bytes | None) -> bool:
         """Whether this process answered the request whose reply ended the newest question, and it settled nothing."""
-        ended = next(iter(boundary.candidates(read, self._habits, None)), None)
+        ended = next(question_ends(read, self._habits), None)
         if ended is None or tenant is None:
             return False
-        return self._unsettled.get(_keyed(tenant, read.replies[ended.reply].shown)) is not None
+        return self._unsettled.get(_keyed(tenant, read.replies[ended].shown)) is not None
 
-    def _can_send_again(self, url: str) -> bool:
-        key = picture_digest(url)
+    def _can_send_again(self, picture: Picture) -> bool:
+        key = digest_of(picture)
         known = self._decodes.get(key)
         if known is None:
-            known = decodes(url)
+            known = decodes(picture.url)
             self._decodes.put(key, known)
         return known
 
@@ -356,6 +474,7 @@ class Conversations:
         tables: Tables,
         tenant: bytes,
         question_id: str | None,
+        course: Course,
     ) -> list[StoredRecord]:
         """The records of what a reply settled, one for each of its choices that settled anything.
 
@@ -363,6 +482,7 @@ class Conversations:
         one record for each. `recordable` says whether the transcript without it is worth one.
         """
         rows = []
+        verdict = course.verdict() if self._policy.mode != "off" else None
         for reply in replies:
             if not settling.settles(reply, self._habits):
                 continue
@@ -380,9 +500,13 @@ class Conversations:
                     tables=tables,
                     habits=self._habits,
                     question_id=question_id,
+                    noted=course.noted,
+                    verdict=verdict,
                 )
                 key = _keyed(tenant, shown.key)
                 rows.append(StoredRecord(key=key, tenant=tenant, reply=record.reply, payload=records.encode(record)))
+            if transcripts:
+                self._policy.settled(record)
         return rows
 
     def keep(self, tenant: bytes, read: Transcript, rows: list[StoredRecord]) -> None:
@@ -420,7 +544,7 @@ class _Afterwards:
         self._question_id = question_id
         self._large = large
 
-    async def settle(self, reader: ReplyReader) -> list[StoredRecord]:
+    async def settle(self, reader: ReplyReader, course: Course) -> list[StoredRecord]:
         """Write down what the reply settled. Returns the records."""
         replies = reader.replies()
         if not self._whole or not replies:
@@ -440,6 +564,7 @@ class _Afterwards:
                 self._tables,
                 self._tenant,
                 self._question_id,
+                course,
             ),
         )
         self._conversations.keep(self._tenant, self._transcript, rows)
@@ -468,8 +593,8 @@ class Exchange:
     ) -> None:
         self.body = outcome.body if isinstance(outcome, Compacted) else asked.body
         self.outcome = outcome
-        self.header = outcome.header()
         self.refusal = refusal
+        self.course = Course()
         self._after = after
         self._asked = asked
         self._read = read or _Read(None, None)
@@ -477,6 +602,12 @@ class Exchange:
         self._tenant = tenant
         self._settled: list[StoredRecord] = []
         self._reader = self._reply_reader()
+
+    @property
+    def header(self) -> str:
+        """The Evidence-Proxy reply header, with what it took to ask for citations once that is known."""
+        tokens = self.course.extra_tokens
+        return self.outcome.header() + (f"; extra_tokens={tokens}" if tokens else "")
 
     def _reply_reader(self) -> ReplyReader:
         """Follows the reply: for what it settles, and for what the provider says that it used."""
@@ -518,7 +649,7 @@ class Exchange:
             return
         try:
             with self._asked.stays.room("settling"):
-                self._settled = await after.settle(self._reader)
+                self._settled = await after.settle(self._reader, self.course)
         except Exception:
             log.exception("a question could not be settled; its evidence stays in later requests")
 
@@ -554,6 +685,15 @@ class _Failures:
 def tenant_digest(credential: str) -> bytes:
     """32 bytes that stand for a tenant in this process; the store keys them with a secret of its own."""
     return hashlib.sha256(b"tenant:" + credential.encode("utf-8", "surrogatepass")).digest()
+
+
+def _takes_long(body: bytes, known_bytes: int) -> bool:
+    """Whether reading what is new of a body would hold up the streams beside it."""
+    return len(body) - known_bytes >= _LARGE or _has_pictures(body, known_bytes)
+
+
+def _has_pictures(body: bytes, known_bytes: int) -> bool:
+    return body.find(b"data:image", known_bytes) >= 0
 
 
 def _keyed(tenant: bytes, digest: bytes) -> bytes:

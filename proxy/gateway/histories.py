@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from proxy.ledger import transcript
 from proxy.ledger.transcript import Transcript
 from proxy.wire.messages import Message, OtherPart, Picture, Reply, Request, Role, Span, Text
@@ -98,7 +100,8 @@ def extended(request: Request, ran: tuple[Message, ...]) -> Request:
 
 def _numbered(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     return tuple(
-        message if message.index == index else replace(message, index=index) for index, message in enumerate(messages)
+        message if message.index == index else msgspec.structs.replace(message, index=index)
+        for index, message in enumerate(messages)
     )
 
 

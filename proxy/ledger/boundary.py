@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from proxy.evidence.tables import Tables
 from proxy.ledger import records
-from proxy.ledger.questions import Habits, Opening, openings
+from proxy.ledger.questions import Habits, Opening, opening_after
 from proxy.ledger.records import Record
 from proxy.ledger.settling import cited_without_record
 from proxy.ledger.transcript import Transcript
@@ -30,9 +30,10 @@ Given = Callable[[bytes], Boundary | None]
 Known = Callable[[bytes], Sequence[Record]]
 
 
-def candidates(transcript: Transcript, habits: Habits, question_id: str | None) -> list[Opening]:
-    """The openings that a record could stand behind, newest first."""
-    return [found for found in openings(transcript, habits) if question_id is not None or not found.continues]
+def may_hold(opening: Opening, question_id: str | None) -> bool:
+    """Whether a record could stand behind this opening: one that continues its question opens another only where the
+    host says so."""
+    return question_id is not None or not opening.continues
 
 
 def find(
@@ -54,19 +55,20 @@ def find(
         same = given(shown)
         if same is not None:
             return same
-    open_at = {opening.reply: opening for opening in candidates(transcript, habits, question_id)}
+    answered = False  # by a later opening, which no record fits
     for index in range(len(transcript.replies) - 1, -1, -1):
         step = transcript.replies[index]
-        opening = open_at.get(index)
-        if opening is not None:
+        opening = opening_after(transcript, index, habits)
+        if opening is not None and may_hold(opening, question_id):
             fits = [record for record in known(step.key) if _may_end(record, opening, question_id)]
             said = bool(step.text or step.calls)
             record = records.fitting(fits, step.digest, step.shown, said, called=bool(step.calls))
             if record is not None:
-                if any(later > index and not open_at[later].continues for later in open_at):
+                if answered:
                     cited = cited_without_record(transcript, record, index + 1, tables, habits)
                     record = records.keeping(record, cited)
                 return Boundary(index, record)
+            answered = answered or not opening.continues
         earlier = given(step.shown)
         if earlier is not None and earlier.reply < index:
             return earlier

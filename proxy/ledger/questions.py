@@ -55,7 +55,15 @@ class Opening:
 def opening_after(transcript: Transcript, index: int, habits: Habits) -> Opening | None:
     """The opening that follows a reply, or None: the reply must be without calls, or call an output tool and have its
     returns, and a user message must come next."""
-    reply = transcript.replies[index]
+    step = transcript.replies[index]
+    told = step.told.get("opening")
+    if told is None or told[0] is not habits or told[1] != index:
+        told = step.told["opening"] = (habits, index, _opening_after(step, index, habits))
+    found: Opening | None = told[2]
+    return found
+
+
+def _opening_after(reply: ReplyStep, index: int, habits: Habits) -> Opening | None:
     if reply.calls and not any(call.name in habits.output_tools for call in reply.calls):
         return None
     if (reply.calls and not reply.returns) or not reply.users or (reply.returns and not reply.calls):
@@ -66,17 +74,17 @@ def opening_after(transcript: Transcript, index: int, habits: Habits) -> Opening
     return Opening(index, user, habits.continues(user))
 
 
-def openings(transcript: Transcript, habits: Habits) -> Iterator[Opening]:
-    """All openings, newest first."""
-    for index in range(len(transcript.replies) - 1, -1, -1):
+def openings(transcript: Transcript, habits: Habits, down_to: int = 0) -> Iterator[Opening]:
+    """All openings, newest first, of the replies from `down_to` on."""
+    for index in range(len(transcript.replies) - 1, down_to - 1, -1):
         found = opening_after(transcript, index, habits)
         if found is not None:
             yield found
 
 
-def question_ends(transcript: Transcript, habits: Habits) -> Iterator[int]:
-    """The replies that a question ended with, as the transcript shows it, newest first."""
-    return (found.reply for found in openings(transcript, habits) if not found.continues)
+def question_ends(transcript: Transcript, habits: Habits, down_to: int = 0) -> Iterator[int]:
+    """The replies that a question ended with, as the transcript shows it, newest first, from `down_to` on."""
+    return (found.reply for found in openings(transcript, habits, down_to) if not found.continues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,7 @@ class Stretch:
 
 def stretches(transcript: Transcript, from_reply: int, habits: Habits) -> list[Stretch]:
     """Cut the replies from `from_reply` on where an opening that does not continue stands. The last is not answered."""
-    cuts = [reply + 1 for reply in question_ends(transcript, habits) if reply >= from_reply][::-1]
+    cuts = [reply + 1 for reply in question_ends(transcript, habits, from_reply)][::-1]
     starts = [from_reply, *cuts]
     ends = [*cuts, len(transcript.replies)]
     return [
@@ -102,12 +110,13 @@ def stretches(transcript: Transcript, from_reply: int, habits: Habits) -> list[S
     ]
 
 
-def follows_answer(transcript: Transcript, habits: Habits, same_question: Container[int] = ()) -> set[int]:
+def follows_answer(transcript: Transcript, habits: Habits, same_question: Container[int] = ()) -> range:
     """The ordinals of returns that stand before an answered user message: evidence that should have a record.
 
     `same_question` are replies after which the host says that the question goes on.
     """
     last = next((reply for reply in question_ends(transcript, habits) if reply not in same_question), None)
     if last is None:
-        return set()
-    return {found.ordinal for step in transcript.replies[: last + 1] for found in step.returns}
+        return range(0)
+    after = next((step.returns[0].ordinal for step in transcript.replies[last + 1 :] if step.returns), None)
+    return range(len(transcript.returns) if after is None else after)

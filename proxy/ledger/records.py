@@ -81,13 +81,26 @@ class Writing(msgspec.Struct, frozen=True, array_like=True):
     collections: bool = False
 
 
+class Verdict(msgspec.Struct, frozen=True, array_like=True):
+    """What the citation policy did for a question whose answer had to declare what grounds it.
+
+    `asked` is whether the model was asked for it, `violation` why the answer stayed undeclared (None: it did not), and
+    `extra_tokens` what asking took.
+    """
+
+    asked: bool = False
+    violation: str | None = None
+    extra_tokens: int = 0
+
+
 class Record(msgspec.Struct, frozen=True, array_like=True):
     """What a settled question left: its citations and those before it, and the fate of each return up to it.
 
     `replaced` and `kept` are ordinals of evidence returns: the first become receipts (the newest one the carrier), the
     second stay. `reply` and `shown` tell apart records under one key; `called` is whether the reply called an output
     tool. `before` is the digest of the record before it. `cited` is what layout `single` writes, `writings` (one for
-    each question, oldest first) what `append` does: every record has both, so that a store serves either.
+    each question, oldest first) what `append` does: every record has both, so that a store serves either. `verdict` is
+    the citation policy's, None where there was none or the answer owed nothing.
     """
 
     version: int
@@ -104,6 +117,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     before: bytes | None = None
     writings: tuple[Writing, ...] = ()
     called: bool = False
+    verdict: Verdict | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

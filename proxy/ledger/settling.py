@@ -9,14 +9,14 @@ import msgspec
 
 from proxy.evidence import citing, haiku, returns, tagged
 from proxy.evidence.chunks import digest_text, text_of
-from proxy.evidence.pictures import picture_digest, read_attachment
-from proxy.evidence.tables import INLINE, MANAGED, Table, Tables, table_of
-from proxy.ledger import citations, records
+from proxy.evidence.pictures import digest_of, read_attachment
+from proxy.evidence.tables import INLINE, MANAGED, Table, Tables
+from proxy.ledger import citations, reading, records
 from proxy.ledger.citations import Found, Index, Read, Resolved, Resolver
 from proxy.ledger.notes import Noted
 from proxy.ledger.questions import Habits, Stretch, opening_after, question_ends, stretches
-from proxy.ledger.records import Attachment, Cited, Declaration, Identity, PicturePlace, Place, Record, Writing
-from proxy.ledger.transcript import ReplyStep, Return, Transcript, reply_digest, without_thinking
+from proxy.ledger.records import Attachment, Cited, Declaration, Identity, PicturePlace, Place, Record, Verdict, Writing
+from proxy.ledger.transcript import ReplyStep, Transcript, reply_digest, without_thinking
 from proxy.wire.chat_reply import ANSWERED, finished_normally
 from proxy.wire.messages import Call, Message, Reply
 
@@ -40,12 +40,14 @@ def settle(
     habits: Habits,
     question_id: str | None = None,
     noted: Sequence[Noted] = (),
+    verdict: Verdict | None = None,
 ) -> Record:
     """The record of the question that `reply` settled.
 
     `transcript` is the request that it answers; `from_reply` is the index of the first reply of the current question
     (0 where nothing was recorded before), `previous` the record that the boundary rests on. `noted` is what was cited
     on requests that the client never saw; of the reply itself, its index is one past the transcript's last.
+    `verdict` is what the citation policy did and why the answer may be undeclared; None where there is no policy.
     """
     question = _Question(transcript, previous, from_reply, tables, habits, noted)
     question.read_stretches(reply)
@@ -67,7 +69,15 @@ def settle(
         question_id=question_id,
         before=records.digest(previous) if previous else None,
         writings=(*(previous.writings if previous else ()), question.writing(fresh)),
+        verdict=_final(verdict, question.standing()),
     )
+
+
+def _final(verdict: Verdict | None, standing: Standing) -> Verdict | None:
+    """A verdict with what came of it: a declared answer violates nothing, and one that owed nothing has none."""
+    if verdict is None or not standing.owes:
+        return None
+    return verdict if standing.declaration == "missing" else msgspec.structs.replace(verdict, violation=None)
 
 
 def cited_without_record(
@@ -91,6 +101,12 @@ class Standing:
     retrieved: bool
     cited: bool
     ways: tuple[str, ...] = ()
+
+    @property
+    def owes(self) -> bool:
+        """Whether an answer must declare what grounds it: one to a question that retrieved evidence, and every one
+        once anything was cited."""
+        return self.retrieved or self.cited
 
 
 def standing(
@@ -217,7 +233,7 @@ class _Question:
             read
             for step in part.replies(self.transcript)
             for found in step.returns
-            if (read := read_return(found, self.tables)) is not None
+            if (read := reading.read(found, self.tables)) is not None
         ]
 
     def _index(self, way: str, reads: Iterable[Read]) -> Index:
@@ -378,7 +394,7 @@ class _Question:
                     read
                     for step in self.transcript.replies[: self.from_reply]
                     for found in step.returns
-                    if (read := read_return(found, self.tables)) is not None and read.table in tables
+                    if (read := reading.read(found, self.tables)) is not None and read.table in tables
                 ),
             )
         return self._earlier[way]
@@ -513,7 +529,7 @@ class _Question:
         ret = found.read.ret
         inside = ret.message.pictures()
         places = [
-            PicturePlace(False, ret.ordinal, owned.nth, picture_digest(inside[owned.nth].url), owned.reference)
+            PicturePlace(False, ret.ordinal, owned.nth, digest_of(inside[owned.nth]), owned.reference)
             for owned in found.read.evidence.pictures
             if owned.chunk_id == chunk_id or found.index < 0
         ]
@@ -521,8 +537,8 @@ class _Question:
         for user, message in step.users:
             for nth, reference, shown_by in self._attached(found.read, message):
                 if chunk_id in shown_by:
-                    url = message.pictures()[nth].url
-                    places.append(PicturePlace(True, user, nth, picture_digest(url), reference))
+                    digest = digest_of(message.pictures()[nth])
+                    places.append(PicturePlace(True, user, nth, digest, reference))
         return places
 
     def _attached(self, read: Read, message: Message) -> Iterator[tuple[int, str | None, list[str]]]:
@@ -556,17 +572,6 @@ class _Question:
                 if owners:
                     found.append(Attachment(user, owners))
         return found
-
-
-def read_return(found: Return, tables: Tables) -> Read | None:
-    """An evidence return, read; None where it is no evidence, or where nothing of it could be replaced."""
-    parts = found.message.parts
-    if found.tool is None or not parts or returns.is_retry_prompt(parts):
-        return None
-    table = table_of(tables, found.tool, parts)
-    if table is None:
-        return None
-    return Read(found, table, returns.read(table, found.tool, parts), returns.retrieved(table, found.tool, parts))
 
 
 def _more(one: Declaration, other: Declaration) -> Declaration:

@@ -11,10 +11,13 @@ import hashlib
 import json
 import re
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.evidence.pictures import picture_digest
+import orjson
+
+from proxy.evidence.pictures import digest_of
 from proxy.wire.messages import Call, Message, OtherPart, Picture, Request, Role, Text
 
 _THINKING = re.compile(r"<(?P<end>/)?think(?:ing)?>", re.IGNORECASE)
@@ -22,11 +25,16 @@ _THINKING = re.compile(r"<(?P<end>/)?think(?:ing)?>", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A tool's return: its place among all returns of the transcript, in canonical order, and the call it answers."""
+    """A tool's return: its place among all returns of the transcript, in canonical order, and the call it answers.
+
+    `told` is for those who ask the same of it in each request of a conversation: what they found out, which depends on
+    nothing but the return and what they put into the key.
+    """
 
     ordinal: int
     message: Message
     call: Call | None
+    told: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def tool(self) -> str | None:
@@ -48,10 +56,18 @@ class ReplyStep:
     calls: list[Call] = field(default_factory=list)
     returns: list[Return] = field(default_factory=list)
     users: list[tuple[int, Message]] = field(default_factory=list)  # with their ordinal among all user messages
+    told: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # as of a Return
+    _digest: bytes | None = field(default=None, compare=False, repr=False)
 
     @property
     def digest(self) -> bytes:
-        return reply_digest(self.text, self.calls)
+        """What `reply_digest` gives for it."""
+        return self._digest if self._digest is not None else reply_digest(self.text, self.calls)
+
+    def sealed(self, arguments: list[str]) -> bytes:
+        """Its digest, of its calls' arguments in canonical form, now that nothing is added to it any more."""
+        self._digest = _reply_digest(self.text, zip(self.calls, arguments, strict=True))
+        return self._digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +86,37 @@ class Transcript:
     key: bytes
     shown: bytes
     shown_before: tuple[bytes, ...] = ()
+    checkpoint: Checkpoint | None = field(default=None, compare=False, repr=False)
+
+    shared: int = 0
+    """How many returns, from the first on, are those of the transcript that this one continues."""
+
+    @property
+    def opening(self) -> bytes:
+        """A digest of everything before the first reply: it stays while a conversation goes on, and so names it where
+        nobody else does."""
+        return self.replies[0].key if self.replies else self.key
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state of reading where the last reply begins: from there on, a longer conversation may read differently.
+
+    `messages` is how many messages stand before it. What was read before is never changed again, and shared.
+    """
+
+    messages: int
+    replies: int
+    returns: int
+    users: int
+    key: Any
+    shown: Any
+    shared: int = 0
+
+
+#: What the quick reader and writer would treat in another way than the careful ones: numbers that are not short
+#: integers, and characters beyond ASCII, which one writes as escapes.
+_SPECIAL = re.compile(r"(?:^|[:\[,\s])-?[0-9]+[.eE]|(?:^|[:\[,\s])-?[0-9]{16}|\\u|[^\x00-\x7e]")
 
 
 def canonical_arguments(arguments: str) -> str:
@@ -77,6 +124,11 @@ def canonical_arguments(arguments: str) -> str:
 
     Whole floats are written as integers, since JavaScript clients replay `1.0` as `1`.
     """
+    if _SPECIAL.search(arguments) is None:
+        try:
+            return "json:" + orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
+        except (ValueError, TypeError):
+            pass  # the careful reader knows better
     try:
         return "json:" + json.dumps(_whole(json.loads(arguments)), sort_keys=True, separators=(",", ":"))
     except (ValueError, RecursionError):
@@ -95,16 +147,20 @@ def _whole(value: Any) -> Any:
 
 def reply_digest(text: str, calls: list[Call] | tuple[Call, ...]) -> bytes:
     """16 bytes that stand for a reply: its text without thinking blocks and outer white space, and its calls."""
-    state = hashlib.sha256()
-    _frame(state, b"text", without_thinking(text).strip())
-    for call in calls:
-        _frame(state, b"call", call.name)
-        _frame(state, b"arguments", canonical_arguments(call.arguments))
+    return _reply_digest(text, ((call, canonical_arguments(call.arguments)) for call in calls))
+
+
+def _reply_digest(text: str, calls: Iterable[tuple[Call, str]]) -> bytes:
+    state = hashlib.sha256(_framed(b"text", without_thinking(text).strip()))
+    for call, arguments in calls:
+        state.update(_framed(b"call", call.name) + _framed(b"arguments", arguments))
     return state.digest()[:16]
 
 
 def without_thinking(text: str) -> str:
     """The text without its thinking blocks, which some clients take out; one that never ends stays."""
+    if "<" not in text:
+        return text
     kept: list[str] = []
     at = begins = 0
     thinking = False
@@ -117,17 +173,27 @@ def without_thinking(text: str) -> str:
     return "".join([*kept, text[at:]])
 
 
-def read(request: Request) -> Transcript:
-    """Read a request's messages into replies, returns and user messages, with their digests."""
-    return _Reader(request).read()
+def read(request: Request, known: Transcript | None = None) -> Transcript:
+    """Read a request's messages into replies, returns and user messages, with their digests.
+
+    `known` is the transcript of the request that this one was cut as a continuation of: what cannot read differently
+    in the longer one is taken from it.
+    """
+    return _Reader(request, known).read()
 
 
-def _frame(state: Any, kind: bytes, *texts: str) -> None:
-    state.update(kind)
+def _framed(kind: bytes, *texts: str) -> bytes:
+    pieces = [kind]
     for text in texts:
         raw = text.encode("utf-8", "surrogatepass")
-        state.update(b":%d:" % len(raw))
-        state.update(raw)
+        pieces += (b":%d:" % len(raw), raw)
+    return b"".join(pieces)
+
+
+def _frame(state: Any, kind: bytes, text: str) -> None:
+    raw = text.encode("utf-8", "surrogatepass")
+    state.update(b"%b:%d:" % (kind, len(raw)))
+    state.update(raw)
 
 
 def _content(message: Message) -> bytes:
@@ -145,7 +211,7 @@ def _content(message: Message) -> bytes:
             _frame(state, b"text", "".join(text))
             text = []
         if isinstance(part, Picture):
-            state.update(b"picture" + picture_digest(part.url))
+            state.update(b"picture" + digest_of(part))
         elif isinstance(part, OtherPart):
             _frame(state, b"part", json.dumps(part.value, sort_keys=True, separators=(",", ":"), default=str))
     if text:
@@ -154,24 +220,40 @@ def _content(message: Message) -> bytes:
 
 
 class _Reader:
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, known: Transcript | None) -> None:
         self.request = request
-        self.key = hashlib.sha256(b"conversation 1")
-        self.shown = hashlib.sha256(b"conversation 1, as shown")
-        self.first_users: list[tuple[int, Message]] = []
-        self.replies: list[ReplyStep] = []
-        self.returns: list[Return] = []
-        self.users: list[Message] = []
         self.tools: list[Message] = []
         self.before: list[bytes] = []
+        at = known.checkpoint if known is not None else None
+        if known is None or at is None or at.messages > request.known or not at.replies:
+            self.key = hashlib.sha256(b"conversation 1")
+            self.shown = hashlib.sha256(b"conversation 1, as shown")
+            self.first_users: list[tuple[int, Message]] = []
+            self.replies: list[ReplyStep] = []
+            self.returns: list[Return] = []
+            self.users: list[Message] = []
+            self.start = self.shared = 0
+        else:
+            self.key, self.shown = at.key.copy(), at.shown.copy()
+            self.first_users = known.first_users
+            self.replies = known.replies[: at.replies]
+            self.returns = known.returns[: at.returns]
+            self.users = known.users[: at.users]
+            self.start, self.shared = at.messages, at.returns
+        self.opened: Checkpoint | None = None
 
     def read(self) -> Transcript:
         speaking = False
-        for message in self.request.messages:
+        # Where it goes on, the reply before is closed already.
+        fresh = self.start > 0
+        for position in range(self.start, len(self.request.messages)):
+            message = self.request.messages[position]
             if message.role is Role.ASSISTANT:
                 if not speaking:
-                    self.close_reply()
-                    self.replies.append(ReplyStep([], self.key.copy().digest(), self.shown.copy().digest()))
+                    if not fresh:
+                        self.close_reply()
+                    fresh = False
+                    self.open_reply(position)
                 speaking = True
                 self.speak(message)
             elif message.role is Role.TOOL:
@@ -192,7 +274,20 @@ class _Reader:
             key=self.key.digest(),
             shown=self.shown.digest(),
             shown_before=tuple(self.before),
+            checkpoint=self.opened,
+            shared=self.shared,
         )
+
+    def open_reply(self, position: int) -> None:
+        self.opened = Checkpoint(
+            messages=position,
+            replies=len(self.replies),
+            returns=len(self.returns),
+            users=len(self.users),
+            key=self.key.copy(),
+            shown=self.shown.copy(),
+        )
+        self.replies.append(ReplyStep([], self.key.digest(), self.shown.digest()))
 
     def speak(self, message: Message) -> None:
         reply = self.replies[-1]
@@ -204,9 +299,11 @@ class _Reader:
         """Everything up to here is one reply (or the opening): put it under the digests, in canonical order."""
         reply = self.replies[-1] if self.replies else None
         if reply is not None:
-            self.shown.update(reply.digest)
-            for call in reply.calls:
-                self.add(b"call", call.id or "", call.name, canonical_arguments(call.arguments))
+            # The digest frames its calls as the key does; their arguments are read once for both.
+            arguments = [canonical_arguments(call.arguments) for call in reply.calls]
+            self.shown.update(reply.sealed(arguments))
+            for call, written in zip(reply.calls, arguments, strict=True):
+                self.add(b"call", call.id or "", call.name, written)
         for message, answered in self.matched(reply.calls if reply else []):
             found = Return(len(self.returns), message, answered)
             self.returns.append(found)
@@ -229,6 +326,10 @@ class _Reader:
         first return is the first call's, if both called the same tool: else nobody knows whose it is. A return that
         names no call takes the next one that is free.
         """
+        if not self.tools:
+            return []
+        if len(calls) == 1 == len(self.tools) and self.tools[0].call_id in (None, calls[0].id):
+            return [(self.tools[0], calls[0])]
         free = dict(enumerate(calls))
         by_id: dict[str | None, deque[int]] = {}
         tools: dict[str | None, set[str]] = {}
@@ -253,8 +354,9 @@ class _Reader:
         return [(message, call_of) for _, message, call_of in placed]
 
     def add(self, kind: bytes, *texts: str) -> None:
-        _frame(self.key, kind, *texts)
-        _frame(self.shown, kind, *texts)
+        framed = _framed(kind, *texts)
+        self.key.update(framed)
+        self.shown.update(framed)
 
     def add_content(self, message: Message) -> None:
         content = _content(message)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from proxy.evidence import citing
+from proxy.ledger.transcript import without_thinking
 from proxy.wire.messages import Api, Call, Message, Reply, Role, Span, Text, splice
 
 #: Says whose words these are, to whoever reads a provider's log.
@@ -58,3 +59,11 @@ def cite_calls(replies: Sequence[Reply], tool: str) -> tuple[Call, ...]:
     if not replies:
         return ()
     return tuple(call for call in replies[0].calls if call.name == tool and citing.written(call.arguments).clear)
+
+
+def named_ids(replies: Sequence[Reply]) -> tuple[tuple[str, ...], bool]:
+    """The ids that stand in brackets in what the model said to that, and whether it said that there are none."""
+    text = without_thinking(replies[0].text) if replies else ""
+    brackets, _ = citing.bracketed(text)
+    ids = tuple(dict.fromkeys(piece for inner in brackets for piece in citing.pieces(inner)))
+    return ids, not ids and "[]" in "".join(text.split())

@@ -13,9 +13,12 @@ KEPT_FOR = timedelta(hours=1)
 
 
 class HeldAnswers:
-    """Payloads by name. A name is 32 bytes that tell the tenant and the held answer: nobody else can make it."""
+    """Payloads by name. A name is 32 bytes that tell the tenant and the held answer: nobody else can make it.
 
-    def __init__(self, shelf: RecordStore, *, write_within: float = 2.0) -> None:
+    `write_within` has room for a store that is opened for the first time, which takes seconds.
+    """
+
+    def __init__(self, shelf: RecordStore, *, write_within: float = 15.0) -> None:
         self._shelf = shelf
         self._write_within = write_within
 

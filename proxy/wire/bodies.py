@@ -1,29 +1,42 @@
 """Cut a request body at the array that holds its conversation: a quick way, and a careful one where that refuses.
 
 Both give the same: the spans of the array's elements, each element's known fields, and the wanted members beside it.
+A body that begins as one does that was cut before is cut from there on only.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from proxy.wire import spans
-from proxy.wire.messages import NotJson, Span
+from proxy.wire.messages import Continuation, NotJson, Request, Span
 
 Item = TypeVar("Item", bound=msgspec.Struct)
+
+_SPACE = re.compile(rb"[ \t\n\r]*")
+_COMMA, _CLOSING = ord(","), ord("]")
 
 
 @dataclass(frozen=True, slots=True)
 class CutBody(Generic[Item]):
-    """`items` is None where the member is a string (`text`) or not there; `beside` has the other wanted members."""
+    """`items` is None where the member is a string (`text`) or not there; `beside` has the other wanted members,
+    `before` those of them that stand before the array (None: nobody knows which)."""
 
     items: list[tuple[Span, Item]] | None
     text: Span | None
     beside: dict[str, Any]
+    before: dict[str, Any] | None = None
+
+    def continuation(self, end: int) -> Continuation | None:
+        """What it takes to go on where the last element ends, given the last end that was known before."""
+        if self.items is None or self.before is None:
+            return None
+        return Continuation(self.items[-1][0].end if self.items else end, self.before)
 
 
 class Cutter(Generic[Item]):
@@ -42,6 +55,7 @@ class Cutter(Generic[Item]):
         self._item = msgspec.json.Decoder(item)
         self._item_type = item
         self._beside = [field for field in top.__struct_fields__ if field != name]
+        self._opening = b"{" + json.dumps(name).encode() + b":["
 
     def cut(self, body: bytes) -> CutBody[Item]:
         """Raises NotJson when the body is not a JSON object with that array."""
@@ -53,23 +67,70 @@ class Cutter(Generic[Item]):
         except RecursionError as error:
             raise NotJson("the body nests deeper than this proxy reads") from error
 
-    def _quickly(self, body: bytes) -> CutBody[Item] | None:
+    def continued(self, body: bytes, known: Request | None) -> tuple[int, CutBody[Item]]:
+        """How many of the messages of `known` stand in this body, byte for byte and in front, and a cut of what comes
+        after them. Together they are what `cut` gives, which raises NotJson."""
+        found = self._go_on(body, known) if known is not None else None
+        return found if found is not None else (0, self.cut(body))
+
+    def _go_on(self, body: bytes, known: Request) -> tuple[int, CutBody[Item]] | None:
+        """None where nothing is shared, or all of it must be cut to know what it says."""
+        continued = known.continuation
+        shared = _shared(body, known) if continued is not None else 0
+        if continued is None or not shared:
+            return None
+        end = known.messages[shared - 1].span.end
+        at = _past_space(body, end)
+        mark = body[at] if at < len(body) else 0
+        if mark not in (_COMMA, _CLOSING):
+            return None
+        start = at + 1 if mark == _COMMA else at
+        try:
+            found = self._quickly(self._opening + body[start:], continued.before)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        # Without `before` a member that stood in front may stand behind, too, and the last one counts.
+        if found is None or found.items is None or found.before is None or (mark == _COMMA and not found.items):
+            return None
+        by = start - len(self._opening)
+        items = [(Span(span.start + by, span.end + by), fields) for span, fields in found.items]
+        return shared, CutBody(items, None, found.beside | continued.before, continued.before)
+
+    def _quickly(self, body: bytes, before: dict[str, Any] | None = None) -> CutBody[Item] | None:
+        """None where it is not plain what stands where. `before` are wanted members in front that were cut off."""
         top: Any = self._top.decode(body)
         array = getattr(top, self._name)
         beside = {name: getattr(top, name) for name in self._beside}
-        lengths = None if isinstance(array, str) else [len(memoryview(raw)) for raw in array]
-        placed = self._place(body.decode("latin-1"), lengths)
+        if isinstance(array, str):
+            text = self._place_text(body.decode("latin-1"))
+            return CutBody(None, text, beside) if text is not None else None
+        start = spans.member_start(body, self._name)
+        if start is None:
+            return None
+        at, names = start
+        placed = spans.known_elements(body, at, [len(memoryview(raw)) for raw in array])
         if placed is None:
             return None
-        if isinstance(placed, Span):
-            return CutBody(None, placed, beside)
-        items = [(span, self._item.decode(raw)) for span, raw in zip(placed, array, strict=True)]
-        return CutBody(items, None, beside)
+        elements, end = placed
+        behind = body[end:]
+        if self._may_stand({self._name}, behind) and self._name in spans.keys_behind(behind.decode("latin-1")):
+            return None  # the last one counts
+        decode = self._item.decode
+        items = [(span, decode(raw)) for span, raw in zip(elements, array, strict=True)]
+        ahead = {name: beside[name] for name in self._beside if name in names}
+        return CutBody(items, None, beside, None if self._may_stand({*ahead, *(before or ())}, behind) else ahead)
 
-    def _place(self, text: str, lengths: list[int] | None) -> list[Span] | Span | None:
-        """Where elements of these lengths stand; None where the member stands twice, or not as expected."""
+    @staticmethod
+    def _may_stand(names: set[str], behind: bytes) -> bool:
+        """Whether a member of one of these names may be in what stands behind the array."""
+        return bool(names) and (
+            any(json.dumps(name).encode() in behind for name in names) or b"\\u" in behind  # a name in escapes
+        )
+
+    def _place_text(self, text: str) -> Span | None:
+        """Where the member stands that is a string; None where it stands twice."""
         walk = spans.members(text, 0)
-        placed: list[Span] | Span | None = None
+        placed: Span | None = None
         try:
             key, at = next(walk)
             while True:
@@ -77,14 +138,8 @@ class Cutter(Generic[Item]):
                 if key == self._name:
                     if placed is not None:
                         return None
-                    if lengths is None:
-                        end = spans.value_end(text, at)
-                        placed = Span(at, end)
-                    else:
-                        known = spans.known_elements(text, at, lengths)
-                        if known is None:
-                            return None
-                        placed, end = known
+                    end = spans.value_end(text, at)
+                    placed = Span(at, end)
                 key, at = walk.send(end)
         except StopIteration:
             return placed
@@ -120,6 +175,34 @@ class Cutter(Generic[Item]):
             known = {name: value[name] for name in self._item_type.__struct_fields__ if name in value}
             items.append((span, self._item_type(**known)))
         return CutBody(items, None, beside)
+
+
+def _shared(body: bytes, known: Request) -> int:
+    """How many messages of a known request stand in front of this body, byte for byte.
+
+    `startswith` compares as memory does; nearly always all of them are there.
+    """
+    assert known.continuation is not None
+    view = memoryview(known.body)
+    if body.startswith(view[: known.continuation.end]):
+        return len(known.messages)
+    low, high = 0, len(known.messages) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if body.startswith(view[: known.messages[middle - 1].span.end]):
+            low = middle
+        else:
+            high = middle - 1
+    # Two messages may share a span: both or none.
+    while low and known.messages[low].span == known.messages[low - 1].span:
+        low -= 1
+    return low
+
+
+def _past_space(body: bytes, at: int) -> int:
+    found = _SPACE.match(body, at)
+    assert found is not None
+    return found.end()
 
 
 def _loads(raw: bytes) -> Any:

@@ -57,19 +57,24 @@ MEMBER = "messages"
 _cutter = Cutter(MEMBER, _Body, _Fields)
 
 
-def cut(body: bytes) -> Request:
-    """Cut a request body into its messages. Raises NotJson when it is not a chat completion's body."""
-    found = _cutter.cut(body)
+def cut(body: bytes, known: Request | None = None) -> Request:
+    """Cut a request body into its messages. Raises NotJson when it is not a chat completion's body.
+
+    What it has in common with `known` is not read again.
+    """
+    shared, found = _cutter.continued(body, known)
     if found.items is None:
         raise NotJson('expected "messages" to be an array')
-    messages = tuple(_message(index, span, fields) for index, (span, fields) in enumerate(found.items))
-    api = cast(Api, sys.modules[__name__])
+    old = known.messages[:shared] if known is not None else ()
+    new = [_message(index, span, fields) for index, (span, fields) in enumerate(found.items, shared)]
     model = found.beside["model"]
     return Request(
-        api=api,
+        api=cast(Api, sys.modules[__name__]),
         body=body,
-        messages=messages,
+        messages=(*old, *new),
         choices=_choices(found.beside["n"]),
+        known=shared,
+        continuation=found.continuation(old[-1].span.end if old else 0),
         model=model if isinstance(model, str) else None,
     )
 
@@ -181,7 +186,12 @@ def plain(request: Request) -> list[Splice]:
 
 def appended(request: Request, messages: Sequence[Message]) -> Splice:
     """Put messages of ours (texts, calls and returns) at the end of the conversation."""
-    return added.at_the_end(request, [_written(message) for message in messages])
+    return added.at_the_end(request, [one for message in messages for one in written(message)])
+
+
+def written(message: Message) -> list[bytes]:
+    """A message of ours as the elements that it is in a conversation."""
+    return [_written(message)]
 
 
 def _written(message: Message) -> bytes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 
 class Role(Enum):
@@ -25,22 +27,27 @@ class Span(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+# Structs, not dataclasses: a long conversation makes thousands of these for each request, and a frozen dataclass costs
+# ten times as much to make.
+
+
+class Text(msgspec.Struct, frozen=True, gc=False):
     """One text part; a string content is one of these."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """One picture part. `url` is a data URL or an address, exactly as sent."""
+class Picture(msgspec.Struct, frozen=True, dict=True):
+    """One picture part. `url` is a data URL or an address, exactly as sent; `detail` how closely it is to be seen.
+
+    Its `__dict__` is for what was found out of that alone, and is no part of its value.
+    """
 
     url: str
+    detail: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OtherPart:
+class OtherPart(msgspec.Struct, frozen=True):
     """A part of any other kind (audio, file, unknown), as parsed JSON."""
 
     value: object
@@ -49,8 +56,7 @@ class OtherPart:
 Part = Text | Picture | OtherPart
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, gc=False):
     """A tool call of the assistant: `arguments` is the text that the model wrote, JSON or not."""
 
     id: str | None
@@ -58,8 +64,7 @@ class Call:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """One message of a transcript and where it stands in the body.
 
     `parts` are its contents in order; `plain` says that the content was one string (or nothing) rather than a list of
@@ -98,8 +103,21 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """What is needed to cut a body that begins as this one does: where the last message ends, and the wanted members
+    that stand before the conversation."""
+
+    end: int
+    before: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """A request body, cut by `api`. `choices` is how many replies it asks for, `model` of whom."""
+    """A request body, cut by `api`. `choices` is how many replies it asks for, `model` of whom.
+
+    `known` is how many of its messages, from the first on, are those of the request that it was told to continue.
+    `continuation` is None where no other body can be cut as a continuation of this one.
+    """
 
     api: Api
     body: bytes
@@ -112,6 +130,8 @@ class Request:
     """Whether the provider keeps the reply, so that a later request may name it instead of carrying its history."""
     in_background: bool = False
     """Whether the reply is only a promise of one, to be fetched later."""
+    known: int = 0
+    continuation: Continuation | None = None
     model: str | None = None
 
 
@@ -192,8 +212,11 @@ class Api(Protocol):
 
     MEMBER: str
 
-    def cut(self, body: bytes) -> Request:
-        """Cut a request body into its messages. Raises NotJson when it is not a body of this API."""
+    def cut(self, body: bytes, known: Request | None = None) -> Request:
+        """Cut a request body into its messages. Raises NotJson when it is not a body of this API.
+
+        `known` is a request that begins as this one may: what both have in common is not read again.
+        """
 
     def reader(self, request: Request) -> ReplyReader:
         """A reader for the reply to this request."""
@@ -237,6 +260,9 @@ class Api(Protocol):
 
     def appended(self, request: Request, messages: Sequence[Message]) -> Splice:
         """Put messages of ours (texts, calls and returns) at the end of the conversation, which must not be empty."""
+
+    def written(self, message: Message) -> list[bytes]:
+        """A message of ours as the elements that it is in a conversation."""
 
     def written_reply(
         self, calls: Sequence[Call], like: bytes, streamed: bool, created: int, identity: str

@@ -41,9 +41,10 @@ def _part(value: object) -> Part:
         if value.get("type") in _TEXTS and isinstance(text, str):
             return Text(text)
         if value.get("type") in _PICTURES:
-            url = picture.get("url") if isinstance(picture, dict) else picture
+            within = picture if isinstance(picture, dict) else {"url": picture, "detail": value.get("detail")}
+            url, detail = within.get("url"), within.get("detail")
             if isinstance(url, str):
-                return Picture(url)
+                return Picture(url, detail if isinstance(detail, str) else None)
     elif isinstance(value, str):
         return Text(value)
     return OtherPart(value)

@@ -49,12 +49,16 @@ _cutter = Cutter(
 )
 
 
-def cut(body: bytes) -> Request:
-    """Cut a request body into its items. Raises NotJson when it is not a response's body."""
-    found = _cutter.cut(body)
+def cut(body: bytes, known: Request | None = None) -> Request:
+    """Cut a request body into its items. Raises NotJson when it is not a response's body.
+
+    What it has in common with `known` is not read again.
+    """
+    shared, found = _cutter.continued(body, known)
     conversation = found.beside["conversation"]
     kept_in = named(conversation.get("id") if isinstance(conversation, dict) else conversation)
-    messages: list[Message] = []
+    messages: list[Message] = list(known.messages[:shared]) if known is not None else []
+    end = messages[-1].span.end if messages else 0
     if found.text is not None:
         messages.append(Message(index=0, role=Role.USER, span=found.text, parts=(Text(_string(body, found.text)),)))
     for span, fields in found.items or ():
@@ -67,6 +71,8 @@ def cut(body: bytes) -> Request:
         in_conversation=kept_in is not None,
         stored=found.beside["store"] is not False,
         in_background=found.beside["background"] is True,
+        known=shared,
+        continuation=found.continuation(end),
         model=named(found.beside["model"]),
     )
 
@@ -160,7 +166,7 @@ def plain(request: Request) -> list[Splice]:
 def appended(request: Request, messages: Sequence[Message]) -> Splice:
     """Put items of ours (texts, calls and outputs) at the end of the conversation; one that was a string becomes a
     list."""
-    items = [item for message in messages for item in _written(message)]
+    items = [item for message in messages for item in written(message)]
     last = request.messages[-1].span
     if not request.body.startswith(b'"', last.start):
         return added.at_the_end(request, items)
@@ -168,7 +174,8 @@ def appended(request: Request, messages: Sequence[Message]) -> Splice:
     return Splice(last.start, last.end, b"[" + b",".join([b'{"role":"user","content":' + said + b"}", *items]) + b"]")
 
 
-def _written(message: Message) -> list[bytes]:
+def written(message: Message) -> list[bytes]:
+    """A message of ours as the items that it is in a conversation."""
     said = json_text(message.text())
     if message.role is Role.TOOL:
         call_id = json_text(message.call_id or "")

@@ -14,6 +14,9 @@ from typing import Any, cast
 from proxy.wire.messages import NotJson, Span
 
 _SPACE = re.compile(r"[ \t\n\r]*")
+_BYTES_SPACE = re.compile(rb"[ \t\n\r]*")
+_BLANK = frozenset(b" \t\n\r")
+_COMMA, _CLOSING = ord(","), ord("]")
 # Numbers are not read, only passed: Python refuses to read integers of thousands of digits.
 _scan_once = cast(Any, json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str, strict=True)).scan_once
 _scan_string = cast(Any, json.decoder).scanstring
@@ -21,6 +24,10 @@ _scan_string = cast(Any, json.decoder).scanstring
 
 def _past_space(text: str, at: int) -> int:
     return cast("re.Match[str]", _SPACE.match(text, at)).end()
+
+
+def _past_bytes(body: bytes, at: int) -> int:
+    return cast("re.Match[bytes]", _BYTES_SPACE.match(body, at)).end()
 
 
 def is_blank(text: str, at: int) -> bool:
@@ -89,20 +96,70 @@ def elements(text: str, at: int) -> list[Span]:
         at = _past_space(text, at + 1)
 
 
-def known_elements(text: str, at: int, lengths: list[int]) -> tuple[list[Span], int] | None:
+def member_start(body: bytes, name: str) -> tuple[int, set[str]] | None:
+    """Where the value of the first member called `name` starts, of the object that is this body, and the names of the
+    members before it; None where there is none. Of a body of megabytes usually only the beginning is looked at."""
+    reach = body.find(b'"' + name.encode() + b'"')
+    if reach >= 0:
+        try:
+            found = _member_start(body[: reach + len(name) + 64].decode("latin-1"), name)
+        except NotJson:
+            found = None  # what was found is deeper inside, or the name is spelled with escapes
+        if found is not None:
+            return found
+    return _member_start(body.decode("latin-1"), name)
+
+
+def _member_start(text: str, name: str) -> tuple[int, set[str]] | None:
+    names: set[str] = set()
+    walk = members(text, 0)
+    try:
+        key, at = next(walk)
+        while key != name:
+            names.add(key)
+            key, at = next(walk)
+    except StopIteration:
+        return None
+    return at, names
+
+
+def keys_behind(text: str) -> set[str]:
+    """The names of the members that stand behind a value, up to the end of its object."""
+    at = _past_space(text, 0)
+    if text[at : at + 1] != ",":
+        return set()
+    keys: set[str] = set()
+    walk = members("{" + text[at + 1 :], 0)
+    try:
+        while True:
+            keys.add(next(walk)[0])
+    except StopIteration:
+        return keys
+
+
+def known_elements(body: bytes, at: int, lengths: list[int]) -> tuple[list[Span], int] | None:
     """The spans of an array's elements whose lengths are known, and the array's end; None where they don't fit."""
-    spans: list[Span] = []
-    at = _past_space(text, at + 1)
+    if body[at : at + 1] != b"[":
+        return None
+    found: list[Span] = []
+    size = len(body)
+    at += 1
     for position, length in enumerate(lengths):
         if position:
-            if text[at : at + 1] != ",":
+            if at < size and body[at] != _COMMA:
+                at = _past_bytes(body, at)
+            if at >= size or body[at] != _COMMA:
                 return None
-            at = _past_space(text, at + 1)
-        spans.append(Span(at, at + length))
-        at = _past_space(text, at + length)
-    if text[at : at + 1] != "]":
+            at += 1
+        if at < size and body[at] in _BLANK:
+            at = _past_bytes(body, at)
+        found.append(Span(at, at + length))
+        at += length
+    if at < size and body[at] != _CLOSING:
+        at = _past_bytes(body, at)
+    if body[at : at + 1] != b"]":
         return None
-    return spans, at + 1
+    return found, at + 1
 
 
 def member_span(body: bytes, span: Span, name: str) -> Span | None:

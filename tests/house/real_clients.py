@@ -17,6 +17,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "tests" / "clients"
 ENVIRONMENT = Path(os.environ.get("EVIDENCE_PROXY_CLIENTS") or ROOT / ".venv" / "clients")
+#: LlamaIndex wants an older openai than the others do.
+LLAMA_INDEX = ENVIRONMENT.with_name(f"{ENVIRONMENT.name}-llama-index")
 NODE_MODULES = SCRIPTS / "node_modules"
 #: What each of them is installed as.
 PACKAGES = {
@@ -25,6 +27,7 @@ PACKAGES = {
     "openai-agents": "agents",
     "langchain": "langchain_openai",
     "google-adk": "google/adk",
+    "llama-index": "llama_index/llms/openai",
 }
 NODE_PACKAGES = {"openai-node": "openai", "ai-sdk": "ai"}
 #: LiteLLM, through which google-adk speaks to the proxy, looks prices up elsewhere unless told not to.
@@ -40,7 +43,8 @@ def here(client: str, variant: str | None = None) -> Any:
     if is_node(client):
         missing = not ((NODE_MODULES / NODE_PACKAGES[client]).is_dir() and shutil.which("node"))
     else:
-        missing = not any(ENVIRONMENT.glob(f"lib/python*/site-packages/{PACKAGES[client]}"))
+        environment = LLAMA_INDEX if client == "llama-index" else ENVIRONMENT
+        missing = not any(environment.glob(f"lib/python*/site-packages/{PACKAGES[client]}"))
     reason = f"the client {client} is not installed: run `make clients`"
     return pytest.param(variant or client, marks=pytest.mark.skipif(missing, reason=reason))
 

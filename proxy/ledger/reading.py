@@ -1,0 +1,57 @@
+"""What the returns of a transcript hold, by the evidence tables; found out once for each return, however many requests
+of its conversation ask.
+
+Tables compare by identity here: a process has one tuple of them, and a request with its own reads everything anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from proxy.evidence import returns
+from proxy.evidence.chunks import Evidence
+from proxy.evidence.tables import Table, Tables, table_of
+from proxy.ledger.citations import Read
+from proxy.ledger.transcript import Return
+
+Value = TypeVar("Value")
+
+
+def once(found: Return, tables: Tables, what: object, find_out: Callable[[], Value]) -> Value:
+    """What `find_out` says of a return by these tables, asked once for each `what`."""
+    told = found.told.get(what)
+    if told is None or told[0] is not tables:
+        told = found.told[what] = (tables, find_out())
+    value: Value = told[1]
+    return value
+
+
+def table(found: Return, tables: Tables) -> Table | None:
+    """The table whose evidence a return is, as it stands in this request; None where it is none."""
+    return once(found, tables, "table", lambda: table_of(tables, found.tool, found.message.parts))
+
+
+def evidence_table(found: Return, tables: Tables) -> Table | None:
+    """The same, but for what asks for another try instead of returning anything."""
+    return None if returns.is_retry_prompt(found.message.parts) else table(found, tables)
+
+
+def read(found: Return, tables: Tables) -> Read | None:
+    """An evidence return, read; None where it is no evidence, or where nothing of it could be replaced.
+
+    It holds all the return's chunks, and is not remembered: most of them are never asked for again.
+    """
+    parts = found.message.parts
+    if found.tool is None or not parts:
+        return None
+    own = evidence_table(found, tables)
+    if own is None:
+        return None
+    return Read(found, own, returns.read(own, found.tool, parts), returns.retrieved(own, found.tool, parts))
+
+
+def evidence(found: Return, tables: Tables) -> Evidence | None:
+    """What an evidence return holds."""
+    opened = read(found, tables)
+    return opened.evidence if opened is not None else None
