@@ -122,9 +122,11 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
     from proxy.gateway.admin import Admin
     from proxy.gateway.app import Gateway
     from proxy.gateway.conversation import Conversations
+    from proxy.gateway.keeping import Keeping
     from proxy.gateway.returns import Returns
     from proxy.settings import upstream_key
     from proxy.store import open_store
+    from proxy.store.haiku_database import open_databases
     from proxy.visibility import logs
     from proxy.visibility.watching import Watchers
 
@@ -144,10 +146,13 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
 
     store = open_store(settings)
     returns = Returns(keys, store.contents)
-    conversations = Conversations(settings, store.records, keys, returns, store.held)
+    databases = open_databases(settings)
+    keeping = Keeping(store.contents, returns, databases)
+    conversations = Conversations(settings, store.records, keys, returns, store.held, keeping)
     watchers = Watchers([])
     gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers)
     admin = Admin(settings.server, token)
+    warming: list[asyncio.Task[None]] = []
     try:
         host, port = await gateway.start()
     except OSError as failed:
@@ -157,12 +162,15 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
         if refused is not None:
             return refused
         await store.start()
+        warming += [asyncio.create_task(database.warm()) for database in databases.values()]
         logs.event("listening", address=f"http://{_bracketed(host)}:{port}", upstream=gateway.provider)
         await stopped.wait()
         logs.event("stopping")
     except OSError as failed:
         return f"the store cannot be opened ({failed.strerror or type(failed).__name__})"
     finally:
+        for task in warming:
+            task.cancel()
         await gateway.close()
         await admin.close()
         await store.close()

@@ -153,6 +153,8 @@ class PolicySettings(Section):
     keep_alive_ms: int = Field(default=1_000, ge=1)
     output_tools: Names = ("final_result",)
     continuation_prefixes: Names = CONTINUATION_PREFIXES
+    managed_rounds: int = Field(default=3, ge=1, le=20)
+    managed_tokens: int = Field(default=8000, ge=0)
 
 
 class StoreSettings(Section):
@@ -275,6 +277,7 @@ class EvidenceTable(Section):
     cite: str | None = None
     ids: Literal["global", "local", "auto"] = "auto"
     undeclared: Literal["keep", "receipt"] = "keep"
+    database: str | None = Field(default=None, min_length=1)
     fields: FieldNames = FieldNames()
 
     @model_validator(mode="before")
@@ -302,18 +305,22 @@ class EvidenceTable(Section):
     @field_validator("cite")
     @classmethod
     def _a_way_to_cite(cls, cite: str | None) -> str | None:
-        if cite == "managed":
-            raise ValueError(
-                '"managed" is not available in this version; expected the name of a cite tool, or "inline"'
-            )
         if cite is not None and not cite.strip():
-            raise ValueError('expected the name of a cite tool, or "inline"; leave the key out for none')
+            raise ValueError('expected the name of a cite tool, "inline" or "managed"; leave the key out for none')
         return cite
 
     @model_validator(mode="after")
     def _fields_are_read(self) -> EvidenceTable:
         if self.format != "auto" and "fields" in self.model_fields_set:
             raise ValueError('fields is read by format = "auto" only; remove it from this table')
+        return self
+
+    @model_validator(mode="after")
+    def _a_database_is_haiku_rags(self) -> EvidenceTable:
+        if self.database is not None and self.format != "haiku":
+            raise ValueError('database is read by format = "haiku" only; remove it from this table')
+        if self.database is not None and "://" in self.database and "@" in self.database.split("://", 1)[1]:
+            raise ValueError("database must not carry credentials; they come from the environment or the platform")
         return self
 
     @model_validator(mode="after")

@@ -66,14 +66,21 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
         tagging: Any = None
         if conversations is None:
             from proxy.gateway.conversation import Conversations
+            from proxy.gateway.keeping import Keeping
             from proxy.gateway.returns import Returns
             from proxy.store import open_store
+            from proxy.store.haiku_database import open_databases
 
             store = open_store(chosen)
             await store.start()
             tagging = Returns(KEYS, store.contents)
-            conversations = Conversations(chosen, store.records, KEYS, tagging, store.held)
+            databases = open_databases(chosen)
+            for database in databases.values():
+                await database.warm()  # the first one imports LanceDB
+            keeping = Keeping(store.contents, tagging, databases)
+            conversations = Conversations(chosen, store.records, KEYS, tagging, store.held, keeping)
         running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher)
+        running.store = store
         started.append((running, store))
         return await running.start()
 

@@ -33,12 +33,18 @@ class FakeStore:
     ) -> dict[bytes, tuple[bytes, ...]]:
         return _under(self.told, keys)
 
+    async def newest(self, conversation: bytes, most: int) -> tuple[bytes, ...]:
+        found = await self.find([conversation])
+        return found.get(conversation, ())[:most]
+
     def add(self, record: StoredRecord) -> None:
         assert (len(record.key), len(record.tenant), len(record.reply)) == (32, 32, 16)
         if self.health == "deaf":
             return
         for place in (self.kept, self.told):
             place.setdefault(record.key, set()).add(record.payload)
+            if record.conversation is not None:
+                place.setdefault(record.conversation, set()).add(record.payload)
 
     def forget(self, position: int | None = None) -> None:
         """Lose everything, or the records under the key that was written at this position (modulo their number)."""

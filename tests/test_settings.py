@@ -51,6 +51,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (settings.upstream.base_url, settings.upstream.api_key_env) == ("https://api.openai.com/v1", None)
     assert (settings.compaction.mode, settings.compaction.layout, settings.compaction.strict) == ("on", "single", False)
     assert (settings.policy.mode, settings.policy.output_tools) == ("off", ("final_result",))
+    assert (settings.policy.managed_rounds, settings.policy.managed_tokens) == (3, 8000)
     assert (settings.policy.redirect_timeout_ms, settings.policy.keep_alive_ms) == (30_000, 1_000)
     assert (settings.store.uri, settings.store.data_dir, settings.store.retention_days) == (None, None, None)
     assert settings.store.read_timeout_ms == 250
@@ -216,9 +217,15 @@ def test_the_data_directory_is_where_the_platform_keeps_data(monkeypatch: pytest
             '[[evidence]]\nformat = "haiku"\ntools = []',
             "evidence[0].tools = []: expected the name of at least one tool",
         ),
+        ("[policy]\nmanaged_rounds = 0", "policy.managed_rounds = 0: expected a whole number from 1 to 20"),
+        ("[policy]\nmanaged_tokens = -1", "policy.managed_tokens = -1: expected a whole number of at least 0"),
         (
-            '[[evidence]]\nformat = "haiku"\ncite = "managed"',
-            'evidence[0].cite = "managed": "managed" is not available',
+            '[[evidence]]\nformat = "auto"\ntools = ["s"]\ndatabase = "x"',
+            'database is read by format = "haiku" only; remove it',
+        ),
+        (
+            '[[evidence]]\nformat = "haiku"\ndatabase = "s3://key:secret@host/kb"',
+            "database must not carry credentials; they come from the environment",
         ),
         ('[[evidence]]\nformat = "haiku"\ncite = ""', 'evidence[0].cite = "": expected the name of a cite tool'),
         ('[[evidence]]\nformat = "haiku"\nids = "x"', 'evidence[0].ids = "x": expected "global", "local" or "auto"'),
@@ -365,3 +372,16 @@ def test_what_keeps_nobody_out_is_no_token_and_is_not_shown(tmp_path: Path, toke
         admin_token(settings, {} if token is None else {"T": token})
     assert "at least 16" in str(refused.value)
     assert "hunter2" not in str(refused.value)
+
+
+def test_evidence_of_any_format_may_be_cited_with_the_proxys_own_tool(tmp_path: Path) -> None:
+    file = tmp_path / "proxy.toml"
+    file.write_text(
+        "[policy]\nmanaged_rounds = 5\nmanaged_tokens = 0\n"
+        '[[evidence]]\nformat = "auto"\ntools = ["search"]\ncite = "managed"\n'
+        '[[evidence]]\nformat = "haiku"\ntools = ["find"]\ncite = "managed"\n'
+        '[[evidence]]\nformat = "tagged"\ncite = "managed"\n'
+    )
+    settings = load(file, environ={})
+    assert [table.cite for table in settings.evidence] == ["managed"] * 3
+    assert (settings.policy.managed_rounds, settings.policy.managed_tokens) == (5, 0)

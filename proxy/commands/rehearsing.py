@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from proxy.compaction.account import Account, Asking, account, asking
-from proxy.gateway.conversation import Asked, Conversations, Exchange, Registered
+from proxy.gateway.conversation import Asked, Conversations, Exchange
+from proxy.gateway.keeping import Registered
 from proxy.gateway.watched import Conversed
 from proxy.ledger import records, transcript
 from proxy.ledger.questions import Habits, openings

@@ -13,17 +13,21 @@ from proxy.compaction import capsule, places, wording
 from proxy.compaction.capsule import Capsule, Entry, Pictures
 from proxy.compaction.replacing import Replaced, Rewrite
 from proxy.evidence.tables import Tables
-from proxy.ledger.records import Record, Writing
+from proxy.ledger.aside import NOTHING, Aside
+from proxy.ledger.records import ASIDE, Record, Writing
 from proxy.ledger.transcript import Transcript
 from proxy.wire.messages import Picture
 
 
-def rewrite(transcript: Transcript, record: Record, tables: Tables, decodes: Callable[[Picture], bool]) -> Rewrite:
+def rewrite(
+    transcript: Transcript, record: Record, tables: Tables, decodes: Callable[[Picture], bool], aside: Aside = NOTHING
+) -> Rewrite:
     """Replace what a record accounts for. Nothing after its question changes; what cannot be read stays.
 
-    `decodes` says whether a picture can be sent again.
+    `decodes` says whether a picture can be sent again. What was cited and is no longer on the wire comes
+    from `aside`.
     """
-    reading = capsule.Reading(transcript, tables)
+    reading = capsule.Reading(transcript, tables, aside)
     gathered = [reading.gather(writing.chunks) for writing in record.writings]
     missing = {ordinal for _, unread in gathered for ordinal in unread}
     held = [
@@ -32,11 +36,12 @@ def rewrite(transcript: Transcript, record: Record, tables: Tables, decodes: Cal
     ]
     missing |= places.not_ours(transcript, record.replaced, tables)
     accounted = {*record.replaced, *record.kept}
-    stays = _staying(held, missing | (accounted - {ordinal for one in held for ordinal in one.writing.replaced}))
-    replaced = Replaced(transcript, record, accounted - stays, tables, decodes)
+    written = {ordinal for one in held for ordinal in one.writing.replaced}
+    stays = _staying(held, (missing - {ASIDE}) | (accounted - written))
+    replaced = Replaced(transcript, record, accounted - stays, tables, decodes, aside)
     if not replaced.returns:
         return Rewrite(kept=len(stays), missing=bool(missing), stays=frozenset(stays))
-    carried, chunks = _written(held, stays, tables, Pictures(replaced.was_removed))
+    carried, chunks = _written(held, stays, tables, replaced)
     return Rewrite(
         splices=replaced.splices(carried),
         capsule=sum(chunks.values()),
@@ -74,24 +79,32 @@ def _staying(held: list[_Held], stays: set[int]) -> set[int]:
     while True:
         uncarried = [one for one in held if one.carrier is None or one.carrier in stays]
         more = {ordinal for one in uncarried for ordinal in (*one.writing.replaced, *(e.ret for e in one.entries))}
+        more.discard(ASIDE)
         if more <= stays:
             return stays
         stays = stays | more
 
 
 def _written(
-    held: list[_Held], stays: set[int], tables: Tables, pictures: Pictures
+    held: list[_Held], stays: set[int], tables: Tables, replaced: Replaced
 ) -> tuple[dict[int, list[Capsule]], dict[int, int]]:
     """What each carrier holds, and how many chunks that is."""
     carried: dict[int, list[Capsule]] = {}
     chunks: dict[int, int] = {}
+    pictures = Pictures(replaced.comes_again)
+    uncarried: list[Entry] = []
+    gone: set[int] = set()
     for one in held:
         carrier, writing = one.carrier, one.writing
+        gone.update(writing.replaced)
         if carrier is None or carrier in stays:
+            # What stands in a return stays there; what stands nowhere goes to the next one that carries anything.
+            uncarried += [entry for entry in one.entries if entry.ret < 0]
             continue
         is_own = writing.carrier is not None
         # A chunk that stands in a return which stays is shown there, once.
-        entries = capsule.in_order([entry for entry in one.entries if entry.ret not in stays], tables)
+        entries = capsule.in_order([e for e in (*uncarried, *one.entries) if e.ret not in stays], tables)
+        uncarried = []
         for entry in entries:
             pictures.add(entry.pictures, entry.collection if writing.collections else None)
         shown = {(entry.table, chunk_id) for entry in entries for chunk_id in entry.ids}
@@ -104,7 +117,7 @@ def _written(
         pieces.insert(0, (wording.APPENDED if is_own else wording.ADDED_LATER) if pieces else empty)
         if is_own and (short := [chunk_id for chunk_id in dict.fromkeys(named) if _tokens(chunk_id) <= _MOST_TOKENS]):
             pieces.append(wording.still_above(short))
-        taken = tuple(pictures.take())
+        taken = tuple(pictures.take(lambda: replaced.pictures_removed(gone)))
         if len(pieces) > 1 or taken:
             before = carried.setdefault(carrier, [] if is_own else [Capsule(wording.RECEIPT, (), 0)])
             before.append(Capsule("\n\n".join(pieces), taken, capsule.count(entries), tuple(entries)))

@@ -1,4 +1,4 @@
-"""The capsule: what earlier questions cited, whole, from the request's own transcript."""
+"""The capsule: what earlier questions cited, whole, from the request's own transcript or from what was kept aside."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import msgspec
 
 from proxy.compaction import wording
-from proxy.evidence.chunks import Chunk, Evidence, digest_text
+from proxy.evidence.chunks import Chunk, Evidence
 from proxy.evidence.pictures import digest_of
+from proxy.evidence.sources import source_with
 from proxy.evidence.tables import Tables
 from proxy.ledger import reading
+from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.records import Cited, PicturePlace, Place
 from proxy.ledger.transcript import Return, Transcript
 from proxy.wire.messages import Message, Picture
@@ -58,23 +60,27 @@ class Reading:
     """The returns of a transcript, each read at most once, and only when something that it holds is written.
 
     What was cited out of a return is remembered with it: the next request of the conversation does not read it again.
+
+    What does not stand there comes from `aside`.
     """
 
-    def __init__(self, transcript: Transcript, tables: Tables) -> None:
+    def __init__(self, transcript: Transcript, tables: Tables, aside: Aside = NOTHING) -> None:
         self._transcript = transcript
         self._tables = tables
+        self._aside = aside
         self._read: dict[int, Evidence | None] = {}
 
     def gather(self, cited: Iterable[Cited]) -> tuple[list[Entry], set[int]]:
         """The entries of what was cited, and the ordinals of returns whose cited content could not be read.
 
-        Those returns must stay in place: what an answer rests on is never given up because we cannot find it.
+        Those returns must stay in place: what an answer rests on is never given up because we cannot find it. (What
+        was kept aside and cannot be had stands for no return; its ordinal says only that something is missing.)
         """
         entries: list[Entry] = []
         missing: set[int] = set()
         for chunk in cited:
             for place in chunk.places:
-                shown = self._shown(chunk.id, place)
+                shown = self._aside.chunk(chunk, place) if place.ret < 0 else self._shown(chunk.id, place)
                 if shown is None:
                     missing.add(place.ret)
                 else:
@@ -92,12 +98,7 @@ class Reading:
     def _read_at(self, found: Return, chunk_id: str, place: Place) -> Chunk | str | None:
         if place.ret not in self._read:
             self._read[place.ret] = reading.evidence(found, self._tables)
-        evidence = self._read[place.ret]
-        if evidence is None:
-            return None
-        if place.chunk < 0:
-            return evidence.text if digest_text(evidence.text) == place.digest else None
-        return _chunk(evidence, chunk_id, place)
+        return reading.at(self._read[place.ret], chunk_id, place)
 
 
 def _entry(cited: Cited, place: Place, shown: Chunk | str) -> Entry:
@@ -109,7 +110,7 @@ def _entry(cited: Cited, place: Place, shown: Chunk | str) -> Entry:
         table=cited.table,
         first=cited.first,
         content=shown if isinstance(shown, str) else shown.content,
-        source=None if isinstance(shown, str) else shown.source,
+        source=None if isinstance(shown, str) else source_with(shown.source, cited.title, cited.uri),
         collection=cited.collection if isinstance(shown, str) else shown.collection,
         details=None if isinstance(shown, str) else shown.details,
         pictures=owned(cited),
@@ -122,22 +123,16 @@ def owned(cited: Cited) -> tuple[OwnPicture, ...]:
     return tuple((cited.id, place) for place in cited.pictures)
 
 
-def _chunk(evidence: Evidence, chunk_id: str, place: Place) -> Chunk | None:
-    if place.chunk < len(evidence.chunks):
-        chunk = evidence.chunks[place.chunk]
-        if chunk.id == chunk_id and chunk.digest == place.digest:
-            return chunk
-    return next((c for c in evidence.chunks if c.id == chunk_id and c.digest == place.digest), None)
+def build(entries: list[Entry], tables: Tables, pictures: Pictures, room: Callable[[], int]) -> Capsule | None:
+    """The capsule of these entries, newest group first; None without any.
 
-
-def build(entries: list[Entry], tables: Tables, was_removed: Callable[[PicturePlace], bool]) -> Capsule | None:
-    """The capsule of these entries, newest group first; None without any. Only removed pictures come again."""
+    `room` says how many pictures the rewrite removes: no more come again.
+    """
     if not entries:
         return None
     ordered = in_order(entries, tables)
     spans_collections = len({entry.collection for entry in ordered}) > 1
     pieces = [wording.HEADER]
-    pictures = Pictures(was_removed)
     position, group = 0, None
     for entry in ordered:
         if entry.group != group:
@@ -145,31 +140,46 @@ def build(entries: list[Entry], tables: Tables, was_removed: Callable[[PicturePl
             pieces.append(wording.group(position))
         pieces.append(write(entry, spans_collections))
         pictures.add(entry.pictures, entry.collection if spans_collections else None)
-    return Capsule("\n\n".join(pieces), tuple(pictures.take()), chunks=count(ordered), entries=tuple(ordered))
+    return Capsule("\n\n".join(pieces), tuple(pictures.take(room)), chunks=count(ordered), entries=tuple(ordered))
 
 
 class Pictures:
-    """The pictures that come again, each once even if several chunks cite it, and only if it was removed.
+    """The pictures that come again, each once even if several chunks cite it, and only if `comes_again` says so.
 
     Overlapping chunks own one figure; two figures of one chunk may look alike, and have two references.
     """
 
-    def __init__(self, was_removed: Callable[[PicturePlace], bool]) -> None:
-        self._was_removed = was_removed
+    def __init__(self, comes_again: Callable[[PicturePlace], bool]) -> None:
+        self._comes_again = comes_again
         self._sent: set[tuple[bytes, str | None]] = set()
-        self._taken: list[PictureAgain] = []
+        self._added: list[PictureAgain] = []
+        self._taken = 0
+        self._brought = False
 
     def add(self, pictures: Iterable[OwnPicture], collection: str | None) -> None:
         """Take the pictures of an entry; `collection` is named where it is given."""
         for chunk_id, place in pictures:
-            if (place.digest, place.reference) not in self._sent and self._was_removed(place):
+            if (place.digest, place.reference) not in self._sent and self._comes_again(place):
                 self._sent.add((place.digest, place.reference))
-                self._taken.append(PictureAgain(place, wording.label(chunk_id, place.reference, collection)))
+                self._added.append(PictureAgain(place, wording.label(chunk_id, place.reference, collection)))
 
-    def take(self) -> list[PictureAgain]:
-        """Those that came since the last time; none of them comes again."""
-        taken, self._taken = self._taken, []
-        return taken
+    def take(self, room: Callable[[], int]) -> list[PictureAgain]:
+        """Those that were added since the last time; none of them comes again.
+
+        Of those that do not stand on the wire only so many come, the first ones, that all together are not more than
+        `room`: a rewrite never adds pictures to a request.
+        """
+        added, self._added = self._added, []
+        extra = [again for again in added if again.place.ordinal < 0]
+        if extra or self._brought:
+            left = room() - self._taken
+            standing = [again for again in added if again.place.ordinal >= 0][: max(0, left)]
+            extra = extra[: max(0, left - len(standing))]
+            self._brought = self._brought or bool(extra)
+            chosen = {id(again) for again in (*standing, *extra)}
+            added = [again for again in added if id(again) in chosen]
+        self._taken += len(added)
+        return added
 
 
 def write(entry: Entry, names_collection: bool) -> str:

@@ -45,6 +45,16 @@ def parts_that_go(transcript: Transcript, attachment: Attachment, tables: Tables
     return going
 
 
+def pictures_that_go(found: Return, table: Table | None) -> int:
+    """How many picture parts of a return go when it is replaced."""
+    parts = found.message.parts
+    pictures = {index for index, part in enumerate(parts) if isinstance(part, Picture)}
+    if not pictures or table is None or table.proof is None:
+        return len(pictures)
+    _, beside = tagged.put(table.proof, parts, "")
+    return len(pictures.difference(beside.before, beside.after))
+
+
 def remove(transcript: Transcript, message: Message, going: set[int]) -> list[Splice]:
     """Take parts out of a user message, or the message itself where nothing would be left."""
     request = transcript.request

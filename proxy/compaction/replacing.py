@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -10,6 +10,7 @@ from proxy.compaction import capsule, places, wording
 from proxy.compaction.capsule import Capsule, PictureAgain
 from proxy.evidence.tables import Tables
 from proxy.ledger import reading
+from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.records import PicturePlace, Record
 from proxy.ledger.transcript import Return, Transcript
 from proxy.wire.messages import LabelledPicture, Picture, Splice
@@ -36,7 +37,7 @@ class Rewrite:
 class Replaced:
     """The returns that go, and the messages of nothing but their pictures, which go with them.
 
-    `decodes` says whether a picture can be sent again.
+    `decodes` says whether a picture can be sent again; `aside` has those that are not on the wire.
     """
 
     def __init__(
@@ -46,22 +47,24 @@ class Replaced:
         ordinals: Iterable[int],
         tables: Tables,
         decodes: Callable[[Picture], bool],
+        aside: Aside = NOTHING,
     ) -> None:
         known = sorted({ordinal for ordinal in ordinals if ordinal < len(transcript.returns)})
         self.returns = [transcript.returns[ordinal] for ordinal in known]
         self._tables = tables
         self._transcript = transcript
         self._decodes = decodes
+        self._aside = aside
         self.ordinals = frozenset(known)
-        self._users = {
-            a.user: places.parts_that_go(transcript, a, tables)
-            for a in record.attachments
-            if self.ordinals.issuperset(a.returns)
-        }
+        self._attached = [a for a in record.attachments if self.ordinals.issuperset(a.returns)]
+        self._users = {a.user: places.parts_that_go(transcript, a, tables) for a in self._attached}
         self._parts: dict[int, list[bytes]] = {}  # by message: each is walked once
 
-    def was_removed(self, place: PicturePlace) -> bool:
-        """Whether a picture that can be sent again stood there, and goes."""
+    def comes_again(self, place: PicturePlace) -> bool:
+        """Whether a picture can be sent again: it stood there and goes, or is had from elsewhere."""
+        if place.ordinal < 0:
+            url = self._aside.picture(place)
+            return url is not None and self._decodes(Picture(url))
         if place.in_user:
             user, going = self._transcript.users[place.ordinal], self._users.get(place.ordinal, set())
             message = user if places.picture_goes(user, place.nth, going) else None
@@ -69,6 +72,14 @@ class Replaced:
             message = self._transcript.returns[place.ordinal].message if place.ordinal in self.ordinals else None
         picture = capsule.picture_at(message, place) if message is not None else None
         return picture is not None and self._decodes(picture)
+
+    def pictures_removed(self, of: Container[int] | None = None) -> int:
+        """How many pictures go with the returns, or with these of them (by ordinal)."""
+        returns = [found for found in self.returns if of is None or found.ordinal in of]
+        inside = sum(places.pictures_that_go(found, reading.table(found, self._tables)) for found in returns)
+        messages = {a.user for a in self._attached if of is None or all(ordinal in of for ordinal in a.returns)}
+        parts = [(user, self._transcript.users[user].parts) for user in messages]
+        return inside + sum(isinstance(own[index], Picture) for user, own in parts for index in self._users[user])
 
     def splices(self, carried: Mapping[int, Sequence[Capsule]]) -> list[Splice]:
         """A receipt in place of each return, or what it carries (by its ordinal); picture messages go."""
@@ -119,6 +130,10 @@ class Replaced:
     def _labelled(self, again: PictureAgain) -> LabelledPicture:
         place = again.place
         transcript = self._transcript
+        if place.ordinal < 0:
+            url = self._aside.picture(place)
+            assert url is not None  # it was had a moment ago
+            return LabelledPicture(again.label, transcript.request.api.picture_part(url))
         message = transcript.users[place.ordinal] if place.in_user else transcript.returns[place.ordinal].message
         if message.index not in self._parts:
             self._parts[message.index] = transcript.request.api.picture_parts(transcript.request, message)

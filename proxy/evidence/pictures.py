@@ -42,6 +42,25 @@ def picture_bytes(url: str) -> bytes | None:
         return None
 
 
+def media_type(url: str) -> str:
+    """The media type that a data URL names, without parameters; "" where it names none."""
+    head = _DATA_URL.match(url)
+    return head["type"].strip() if head is not None else ""
+
+
+def data_url(data: bytes, media_type: str) -> str:
+    """A base64 data URL of a file."""
+    return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
+
+
+_BEGINS: Final = ((b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"), (b"RIFF", "image/webp"))
+
+
+def sniffed_type(data: bytes) -> str:
+    """The media type of a picture's file by how it begins; PNG for anything that is not one of the others."""
+    return next((kind for begins, kind in _BEGINS if data.startswith(begins)), "image/png")
+
+
 def picture_digest(url: str) -> bytes:
     """16 bytes that stand for a picture: of its decoded bytes, or of its address where it carries none."""
     raw = picture_bytes(url)

@@ -80,6 +80,17 @@ def broken_tags(proof: Proof, parts: tuple[Part, ...]) -> Iterator[str]:
                     yield tag
 
 
+def tags_of(proof: Proof, parts: tuple[Part, ...]) -> list[str]:
+    """The tags of what is signed in a return."""
+    return [
+        leaf.sealed.tag
+        for part in parts
+        if isinstance(part, Text) and tags.RETURN_OPENS in part.text
+        for leaf in _Opened(proof, part.text, _ignore).leaves()
+        if leaf.sealed is not None
+    ]
+
+
 def put(proof: Proof, parts: tuple[Part, ...], text: str) -> tuple[str, Beside]:
     """A text to stand in place of what is tagged in a return, and what stays beside it."""
     return _Return(proof, parts).put(text)

@@ -720,6 +720,7 @@ class Gateway:
                 body=body,
                 credential=headers.credential(facts.headers, tenant.by, tenant.header),
                 question_id=headers.value(facts.headers, headers.QUESTION),
+                conversation_id=headers.value(facts.headers, headers.CONVERSATION),
                 compaction_off=(headers.value(facts.headers, headers.COMPACTION) or "").lower() == "off",
                 api=facts.api or "chat",
                 stays=facts.stays,

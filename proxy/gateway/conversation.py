@@ -10,9 +10,9 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from proxy.compaction import append, rewrite
 from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouched
@@ -23,18 +23,25 @@ from proxy.evidence.tables import MANAGED, Table, Tables
 from proxy.evidence.tagged import Failure, Proof
 from proxy.evidence.tags import Keys
 from proxy.gateway.histories import Histories, extended
-from proxy.gateway.holding import Course, Giving, Hold, KeepsHeld, Policy, Question
+from proxy.gateway.holding import Closing, Course, Giving, Hold, KeepsHeld, Policy, Question
+from proxy.gateway.keeping import Conversation, Keeping, Registered, Settled
+from proxy.gateway.managing import Managing
+from proxy.gateway.notebook import Notebook
+from proxy.gateway.offers import Offering, Offers
 from proxy.gateway.recent import Recent
 from proxy.gateway.seen import Done, Seen, SeenRequests
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
 from proxy.gateway.watched import Conversed, Stays
-from proxy.ledger import boundary, reading, records, settling, transcript
+from proxy.ledger import boundary, notes, reading, records, settling, transcript, trimmed
+from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.boundary import Boundary
+from proxy.ledger.notes import Noted
 from proxy.ledger.questions import Habits, follows_answer, opening_after, question_ends
 from proxy.ledger.records import Record
 from proxy.ledger.settling import Standing
 from proxy.ledger.transcript import ReplyStep, Transcript
+from proxy.policy.cite_rounds import Bounds
 from proxy.policy.ending import Violation, may_end
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
@@ -53,9 +60,11 @@ _LARGE = 256 * 1024
 _MOST_CANDIDATES = 256
 _MOST_GIVEN = 20_000
 _MOST_RECORDS = 5_000
+#: How many of one conversation's questions are looked at where its history was trimmed, newest first.
+_MOST_OF_ONE = 256
 _MOST_PICTURES = 10_000
 
-_LAYOUTS: dict[str, Callable[[Transcript, Record, Tables, Callable[[Picture], bool]], Rewrite]] = {
+_LAYOUTS: dict[str, Callable[[Transcript, Record, Tables, Callable[[Picture], bool], Aside], Rewrite]] = {
     "single": rewrite.rewrite,
     "append": append.rewrite,
 }
@@ -78,6 +87,7 @@ class Asked:
     question_id: str | None = None
     compaction_off: bool = False
     api: str = "chat"
+    conversation_id: str | None = None
     stays: Stays = field(default_factory=Stays)
 
 
@@ -123,18 +133,15 @@ class _Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """The records under the openings of a transcript, from the newest one down to that after the reply `down_to`."""
+    """The records under the openings of a transcript, from the newest one down to that after the reply `down_to`.
+
+    `named` are those of the whole conversation, where its host names it and none stands at the newest opening.
+    """
 
     known: dict[bytes, list[Record]]
     trouble: Reason | None = None
     down_to: int = -1
-
-
-class Registered(Protocol):
-    """What tools had tagged through this proxy."""
-
-    async def registered(self, tenant: bytes, tags: Iterable[str]) -> dict[str, str]:
-        """The whole returns of a tenant, by their tags; those that are not known are absent."""
+    named: Sequence[Record] = ()
 
 
 class Conversations:
@@ -147,9 +154,11 @@ class Conversations:
         keys: Keys | None = None,
         registered: Registered | None = None,
         held: KeepsHeld | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         """Without `keys`, tags are verified by one that only this process has; `registered` knows whole returns, `held`
-        keeps answers until the client comes back for them (without it, none is held for that)."""
+        keeps answers until the client comes back for them (without it, none is held for that), `keeping` what
+        conversations need beside their wire."""
         self._mode = settings.compaction.mode
         self._strict = settings.compaction.strict
         self._rewrite = _LAYOUTS[settings.compaction.layout]
@@ -157,6 +166,7 @@ class Conversations:
         self._proof = Proof(keys or Keys.made(), self._failures)
         self._tables = tables_of(settings, self._proof)
         self._registered = registered
+        self._keeping = keeping or Keeping(None, registered)
         self._habits = Habits(
             output_tools=frozenset(settings.policy.output_tools),
             continuation_prefixes=tuple(settings.policy.continuation_prefixes),
@@ -169,6 +179,8 @@ class Conversations:
         self._decodes: Recent[bytes, bool] = Recent(_MOST_PICTURES)
         self._histories = Histories()
         self._seen = SeenRequests()
+        bounds = Bounds(settings.policy.managed_rounds, settings.policy.managed_tokens)
+        self._offers = Offers(Notebook(store), self._habits, bounds, self._policy.keep_alive)
 
     def counts(self) -> dict[str, int]:
         """What happened since the start: tags that did not fit, by reason (what looked like our evidence and is plain
@@ -200,7 +212,7 @@ class Conversations:
         if tenant is None:
             return Exchange(asked, decision.outcome, refusal, None, read, decision.boundary)
         self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
-        after = _Afterwards(self, read, decision.boundary, tenant, asked.question_id, large)
+        after = _Afterwards(self, read, decision.boundary, tenant, asked, large)
         exchange = Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
         if refusal is None:
             exchange.steering = await self._steering(exchange, read, decision.boundary, tenant, large)
@@ -217,44 +229,108 @@ class Conversations:
         if answer is not None:
             course.asked, course.violation, course.extra_tokens = True, Violation.UNRESOLVED, answer.extra_tokens
             return Giving(answer)
+        offering = Offering(shown, read.tables_of_returns, read.tables, found, exchange.body, tenant)
+        course.noted += await self._offers.find_noted(offering)
         if self._policy.mode != "enforce" or not read.recordable:
-            return None
+            return self._managing(offering, course, None)
 
         async def judge(reply: Reply) -> Standing:
-            return await _run(large, lambda: self._standing(shown, reply, found, read.tables))
+            return await _run(large, lambda: self._standing(shown, reply, found, read.tables, course.noted))
 
         standing = await judge(Reply(text=""))
-        if may_end(standing) or MANAGED in standing.ways[:1]:
-            return None
+        if may_end(standing):
+            return self._managing(offering, course, None)
         question = Question(
             shown, tenant, exchange.body, found.reply + 1, alone=shown.request.history is None, judge=judge
         )
+        if MANAGED in standing.ways[:1]:
+            managing = self._managing(offering, course, Closing(self._policy, question, course))
+            if managing is None:
+                course.violation = _cannot_ask(shown.request)
+            return managing
         if self._policy.was_asked(question):
             course.asked, course.violation = True, Violation.ASKED_BEFORE
             return None
         return Hold(self._policy, question, course)
 
-    def _standing(self, shown: Transcript, reply: Reply, found: Boundary, tables: Tables) -> Standing:
+    def _managing(self, offering: Offering, course: Course, ending: Closing | None) -> Managing | None:
+        """What steers the reply where the model may call the proxy's own cite tool."""
+        return self._offers.managing(offering, course, ending) if self._mode == "on" else None
+
+    def _standing(
+        self, shown: Transcript, reply: Reply, found: Boundary, tables: Tables, noted: Sequence[Noted]
+    ) -> Standing:
         """How the current question stands with a reply, which may have brought evidence of its own."""
+        sent = len(shown.replies)
         if reply.ran:
             shown = transcript.read(extended(shown.request, reply.ran))
         return settling.standing(
-            shown, reply, previous=found.record, from_reply=found.reply + 1, tables=tables, habits=self._habits
+            shown,
+            reply,
+            previous=found.record,
+            from_reply=found.reply + 1,
+            tables=tables,
+            habits=self._habits,
+            noted=notes.as_of(noted, sent, len(shown.replies)),
         )
 
     async def _decided(self, asked: Asked, read: _Read, tenant: bytes | None, large: bool) -> _Decision:
         """The decision on a request: by the record of the newest opening where that fits, as it nearly always does."""
         # Pictures may have to be decoded, which takes as long as their pixels are many.
         large = large or read.seen is None or read.seen.pictures
+        conversation = _conversation(tenant, asked.conversation_id, read)
         with asked.stays.room("store"):
             looked = await self._look_up(read, tenant, asked.question_id, 1 if asked.question_id is None else None)
+            if conversation is not None and conversation.named:
+                looked = await self._named(read, conversation, asked.question_id, looked)
         decision = await _run(large, lambda: self._decide(asked, read, tenant, looked))
         if decision is None:
             with asked.stays.room("store"):
-                further = await self._look_up(read, tenant, asked.question_id)
+                further = replace(await self._look_up(read, tenant, asked.question_id), named=looked.named)
             decision = await _run(large, lambda: self._decide(asked, read, tenant, further))
         assert decision is not None  # further than all nobody looks
+        record = decision.boundary.record
+        if conversation is not None and record is not None and not self._is_known(read, record):
+            with asked.stays.room("store"):
+                held = await self._held(conversation, record)
+            if held:
+                # The boundary is given by now, so that looking again is only writing again.
+                decision = await _run(large, lambda: self._decide(asked, read, tenant, _Looked({}), held)) or decision
         return decision
+
+    async def _named(
+        self, read: _Read, conversation: Conversation, question_id: str | None, looked: _Looked
+    ) -> _Looked:
+        """All records of a conversation that its host names, where none stands at the newest opening by what was sent:
+        the history may have been trimmed or rewritten."""
+        shown = read.transcript
+        assert shown is not None
+        newest = boundary.newest(shown, self._habits, question_id)
+        if newest is None or shown.replies[newest.reply].key in looked.known:
+            return looked
+        if boundary.in_question(shown, newest, self._given_in(conversation.tenant)):
+            return looked
+        try:
+            payloads = await self._store.newest(conversation.digests[0], _MOST_OF_ONE)
+        except StoreSlow:
+            return replace(looked, trouble=looked.trouble or Reason.STORE_SLOW)
+        except StoreError:
+            return replace(looked, trouble=looked.trouble or Reason.STORE_ERROR)
+        named = [record for payload in payloads if (record := self._decoded(payload)) is not None]
+        return replace(looked, named=named)
+
+    async def _held(self, conversation: Conversation, record: Record) -> Aside | Reason:
+        """What a rewrite by this record takes from elsewhere than the wire, or why it cannot be had."""
+        try:
+            return await self._keeping.aside(conversation, record)
+        except StoreSlow:
+            return Reason.STORE_SLOW
+        except StoreError:
+            return Reason.STORE_ERROR
+
+    def _given_in(self, tenant: bytes | None) -> Callable[[bytes], Boundary | None]:
+        """What this process gave earlier requests of a tenant, by their transcripts' digests."""
+        return (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
 
     # Reading: pure, and long for large bodies.
 
@@ -381,20 +457,27 @@ class Conversations:
                 self._records.put(payload, record)
         return record
 
-    def _decide(self, asked: Asked, read: _Read, tenant: bytes | None, looked: _Looked) -> _Decision | None:
+    def _decide(
+        self, asked: Asked, read: _Read, tenant: bytes | None, looked: _Looked, held: Aside | Reason = NOTHING
+    ) -> _Decision | None:
         """What becomes of a request; None where that takes the records of older openings."""
         asked_of = read.transcript
         assert asked_of is not None
         if not read.recordable:
             return _Decision(Untouched(read.untouched or Reason.NO_EVIDENCE), Boundary())
-        given: Callable[[bytes], Boundary | None] = (
-            (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
-        )
+        given = self._given_in(tenant)
         known = looked.known
         with asked.stays.room("ledger"):
             found = boundary.find(
                 asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, read.tables
             )
+            if looked.named and given(asked_of.shown) is None:
+                found = (
+                    trimmed.find(
+                        asked_of, self._habits, looked.named, read.tables, asked.question_id, newer_than=found.reply
+                    )
+                    or found
+                )
         if found.reply < looked.down_to:
             return None
         same_question = {
@@ -408,11 +491,13 @@ class Conversations:
         done: Done | None = None
         if read.untouched is not None:
             outcome = Untouched(read.untouched)
+        elif isinstance(held, Reason):
+            outcome = Untouched(held)
         elif found.record is None:
             outcome = Untouched((looked.trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
         else:
             with asked.stays.room("compaction"):
-                done = self._rewritten(read, found, found.record)
+                done = self._rewritten(read, found, found.record, held)
             outcome = self._compact(asked, found.record, done.rewrite)
         refuse = False
         if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
@@ -421,16 +506,22 @@ class Conversations:
             self._given.put(_keyed(tenant, asked_of.shown), found)
         return _Decision(outcome, found, refuse, done)
 
-    def _rewritten(self, read: _Read, found: Boundary, record: Record) -> Done:
-        """The rewrite of a request: that of the request before it, where both are of one question."""
+    def _is_known(self, read: _Read, record: Record) -> bool:
+        """Whether the rewrite of the request before this one does for it as well: both are of one question."""
         assert read.transcript is not None
         known = read.continues.done if read.continues is not None else None
-        if known is not None and known.record is record and known.messages <= read.transcript.request.known:
-            return known
+        return known is not None and known.record is record and known.messages <= read.transcript.request.known
+
+    def _rewritten(self, read: _Read, found: Boundary, record: Record, held: Aside) -> Done:
+        """The rewrite of a request: that of the request before it, where both are of one question."""
+        assert read.transcript is not None
+        if self._is_known(read, record):
+            assert read.continues is not None and read.continues.done is not None
+            return read.continues.done
         # The message that opens the question is the last one that the rewrite can depend on.
         users = read.transcript.replies[found.reply].users
         messages = users[0][1].index + 1 if users else len(read.transcript.request.messages)
-        return Done(record, messages, self._rewrite(read.transcript, record, read.tables, self._can_send_again))
+        return Done(record, messages, self._rewrite(read.transcript, record, read.tables, self._can_send_again, held))
 
     def _compact(self, asked: Asked, record: Record, done: Rewrite) -> Outcome:
         if not done.splices:
@@ -472,16 +563,15 @@ class Conversations:
         replies: list[Reply],
         found: Boundary,
         tables: Tables,
-        tenant: bytes,
         question_id: str | None,
         course: Course,
-    ) -> list[StoredRecord]:
+    ) -> list[Settled]:
         """The records of what a reply settled, one for each of its choices that settled anything.
 
         Where the provider ran tools of its own for a reply, clients carry that in their next request or leave it out:
         one record for each. `recordable` says whether the transcript without it is worth one.
         """
-        rows = []
+        settled = []
         verdict = course.verdict() if self._policy.mode != "off" else None
         for reply in replies:
             if not settling.settles(reply, self._habits):
@@ -500,21 +590,30 @@ class Conversations:
                     tables=tables,
                     habits=self._habits,
                     question_id=question_id,
-                    noted=course.noted,
+                    noted=notes.as_of(course.noted, len(read.replies), len(shown.replies)),
                     verdict=verdict,
                 )
-                key = _keyed(tenant, shown.key)
-                rows.append(StoredRecord(key=key, tenant=tenant, reply=record.reply, payload=records.encode(record)))
+                settled.append(Settled(record, shown, tables, found.reply + 1))
             if transcripts:
                 self._policy.settled(record)
-        return rows
+        return settled
 
-    def keep(self, tenant: bytes, read: Transcript, rows: list[StoredRecord]) -> None:
-        """Findable in this process from now on, and soon on disk."""
-        for row in rows:
+    async def keep(
+        self, tenant: bytes, name: str | None, read: Transcript, settled: list[Settled]
+    ) -> list[StoredRecord]:
+        """Findable in this process from now on, and soon on disk: what a record needs first, then the record."""
+        rows = []
+        for one in settled:
+            conversation = Conversation.of(tenant, name, one.transcript)
+            record, contents = await self._keeping.completed(one, conversation)
+            self._keeping.keep(contents)
+            key, payload = _keyed(tenant, one.transcript.key), records.encode(record)
+            row = StoredRecord(key, tenant, record.reply, payload, conversation.digest)
             self._store.add(row)
+            rows.append(row)
         if rows:
             self._unsettled.drop(_keyed(tenant, read.shown))
+        return rows
 
     def remember(self, tenant: bytes, names: tuple[str, ...], read: Transcript, reply: Reply) -> None:
         """What a later request refers to when it names this reply instead of carrying its history."""
@@ -530,7 +629,7 @@ class _Afterwards:
         read: _Read,
         found: Boundary,
         tenant: bytes,
-        question_id: str | None,
+        asked: Asked,
         large: bool,
     ) -> None:
         assert read.transcript is not None
@@ -541,7 +640,7 @@ class _Afterwards:
         self._boundary = found
         self._tables = read.tables
         self._tenant = tenant
-        self._question_id = question_id
+        self._asked = asked
         self._large = large
 
     async def settle(self, reader: ReplyReader, course: Course) -> list[StoredRecord]:
@@ -554,7 +653,7 @@ class _Afterwards:
             self._conversations.remember(self._tenant, names, self._transcript, replies[0])
         if not self._recordable and not any(reply.ran for reply in replies):
             return []
-        rows = await _run(
+        settled = await _run(
             self._large,
             lambda: self._conversations.write_down(
                 self._transcript,
@@ -562,13 +661,11 @@ class _Afterwards:
                 replies,
                 self._boundary,
                 self._tables,
-                self._tenant,
-                self._question_id,
+                self._asked.question_id,
                 course,
             ),
         )
-        self._conversations.keep(self._tenant, self._transcript, rows)
-        return rows
+        return await self._conversations.keep(self._tenant, self._asked.conversation_id, self._transcript, settled)
 
 
 class Exchange:
@@ -605,9 +702,10 @@ class Exchange:
 
     @property
     def header(self) -> str:
-        """The Evidence-Proxy reply header, with what it took to ask for citations once that is known."""
-        tokens = self.course.extra_tokens
-        return self.outcome.header() + (f"; extra_tokens={tokens}" if tokens else "")
+        """The Evidence-Proxy reply header, with what it took to get citations once that is known."""
+        course = self.course
+        extra = {"rounds": course.rounds, "extra_tokens": course.extra_tokens + course.round_tokens}
+        return self.outcome.header() + "".join(f"; {name}={count}" for name, count in extra.items() if count)
 
     def _reply_reader(self) -> ReplyReader:
         """Follows the reply: for what it settles, and for what the provider says that it used."""
@@ -696,8 +794,22 @@ def _has_pictures(body: bytes, known_bytes: int) -> bool:
     return body.find(b"data:image", known_bytes) >= 0
 
 
+def _conversation(tenant: bytes | None, name: str | None, read: _Read) -> Conversation | None:
+    """Whose conversation a request belongs to, where anything can be written down of it."""
+    if tenant is None or read.transcript is None or not read.recordable:
+        return None
+    return Conversation.of(tenant, name, read.transcript)
+
+
 def _keyed(tenant: bytes, digest: bytes) -> bytes:
     return hashlib.sha256(tenant + digest).digest()
+
+
+def _cannot_ask(request: Request) -> Violation:
+    """Why nobody can be asked with our tool for a request that does not offer it."""
+    if request.history is not None:
+        return Violation.SERVER_SIDE_HISTORY
+    return Violation.SEVERAL_CHOICES if request.choices > 1 else Violation.NO_CITE_TOOL
 
 
 async def _run(in_thread: bool, work: Callable[[], Result]) -> Result:

@@ -13,13 +13,14 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 EVIDENCE_PROXY = b"Evidence-Proxy"
 QUESTION = b"evidence-question"
+CONVERSATION = b"evidence-conversation"
 COMPACTION = b"evidence-compaction"
 REQUEST_ID = b"x-request-id"
 #: Source: W3C, "Trace Context". What says which trace a request belongs to.
 TRACE = frozenset({b"traceparent", b"tracestate"})
 
-# Our own request headers: the provider must not see them, and Evidence-Conversation is reserved for the same use.
-_OURS = frozenset({QUESTION, COMPACTION, b"evidence-conversation"})
+# Our own request headers: the provider must not see them.
+_OURS = frozenset({QUESTION, COMPACTION, CONVERSATION})
 
 # RFC 9110, 7.6.1 and the older list of RFC 2616, 13.5.1: about this connection only. Trailer goes with the trailers,
 # which are not relayed; Content-Length is about framing, which each side sets for itself.

@@ -66,6 +66,10 @@ class Course:
     violation: Violation = Violation.UNDECLARED
     extra_tokens: int = 0
     noted: list[Noted] = field(default_factory=list)
+    rounds: int = 0
+    """How many requests went up beside the client's own, to answer calls of our cite tool."""
+    round_tokens: int = 0
+    """What those used that the reply does not count which the client got."""
 
     def verdict(self) -> Verdict:
         return Verdict(self.asked, self.violation.value, self.extra_tokens)
@@ -342,31 +346,7 @@ class Hold:
 
     async def _said(self, answer: Reply, tool: str | None, provider: Provider) -> Sequence[Reply] | None:
         """What the model says to our question; None where nothing whole came back in time."""
-        try:
-            body = redirect.asking(self._api, self._question.body, answer, tool)
-        except (NotJson, ValueError):
-            return None
-        self._course.asked = True
-        self._policy.asking(self._question)
-        reader = self._api.reader(self._api.cut(body))
-        reply: Incoming | None = None
-        try:
-            async with asyncio.timeout(self._policy.asking_takes):
-                reply = await provider.ask(body)
-                if reply.head.status != 200 or not reply.readable:
-                    return None
-                async for chunk in _rest(reply):
-                    reader.feed(chunk)
-            reader.close(True)
-        except (TimeoutError, Unreachable, BrokenOff):
-            return None
-        finally:
-            if reply is not None:
-                reply.close()
-        used = reader.usage()
-        self._course.extra_tokens = (used.input or 0) + (used.output or 0) if used is not None else 0
-        self._policy.count("extra_tokens", self._course.extra_tokens)
-        return reader.replies() or None
+        return await ask(self._policy, self._question, self._course, provider, self._question.body, answer, tool)
 
     def _take_ids(self, said: Sequence[Reply]) -> None:
         """Note what the model named in brackets; the client gets its answer as it is."""
@@ -404,6 +384,82 @@ class Hold:
         # What asking took is told with the answer, once.
         self._course.extra_tokens = 0
         return self._api.written_reply(made, body, head.is_stream, int(time.time()), secrets.token_hex(20))
+
+
+async def ask(
+    policy: Policy,
+    question: Question,
+    course: Course,
+    provider: Provider,
+    asked: bytes,
+    answer: Reply,
+    tool: str | None,
+) -> Sequence[Reply] | None:
+    """Ask the model, once, what grounds the answer that it gave to the request `asked`: by a tool, or (None) for ids.
+
+    What it says to that; None where nothing whole came back in time.
+    """
+    api = question.transcript.request.api
+    try:
+        body = redirect.asking(api, asked, answer, tool)
+    except (NotJson, ValueError):
+        return None
+    course.asked = True
+    policy.asking(question)
+    reader = api.reader(api.cut(body))
+    reply: Incoming | None = None
+    try:
+        async with asyncio.timeout(policy.asking_takes):
+            reply = await provider.ask(body)
+            if reply.head.status != 200 or not reply.readable:
+                return None
+            async for chunk in _rest(reply):
+                reader.feed(chunk)
+        reader.close(True)
+    except (TimeoutError, Unreachable, BrokenOff):
+        return None
+    finally:
+        if reply is not None:
+            reply.close()
+    used = reader.usage()
+    course.extra_tokens = (used.input or 0) + (used.output or 0) if used is not None else 0
+    policy.count("extra_tokens", course.extra_tokens)
+    return reader.replies() or None
+
+
+class Closing:
+    """What the policy does with the end of a reply whose citations the proxy takes itself: where it would stay
+    undeclared, the model is asked once, and the client gets its answer as it is."""
+
+    def __init__(self, policy: Policy, question: Question, course: Course) -> None:
+        self._policy = policy
+        self._question = question
+        self._course = course
+
+    def settles(self, reply: Reply) -> bool:
+        """Whether a reply would end its question."""
+        return settles(reply, self._policy.habits)
+
+    async def cited_at_the_end(
+        self, provider: Provider, asked: bytes, answer: Reply, tool: str | None
+    ) -> Sequence[str]:
+        """The arguments of the cite calls that the model made when it was asked what grounds an answer; none where the
+        answer may end as it is, or nobody can be asked (`tool` is None where the provider knows none of ours)."""
+        if not self.settles(answer) or may_end(await self._question.judge(answer)):
+            return ()
+        if tool is None:
+            self._course.violation = Violation.NO_CITE_TOOL
+            return ()
+        if self._policy.was_asked(self._question) or await self._policy.was_asked_elsewhere(self._question):
+            self._course.violation = Violation.ASKED_BEFORE
+            return ()
+        said = await ask(self._policy, self._question, self._course, provider, asked, answer, tool)
+        if said is None:
+            self._course.violation = Violation.PROVIDER
+            return ()
+        calls = redirect.cite_calls(said, tool)
+        self._course.violation = Violation.UNRESOLVED if calls else Violation.IGNORED
+        return [call.arguments for call in calls]
 
 
 def _still_thinking(text: str) -> bool:

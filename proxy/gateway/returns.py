@@ -15,9 +15,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from proxy.evidence.pictures import MOST_BYTES
+from proxy.evidence.pictures import MOST_BYTES, data_url
 from proxy.evidence.tags import DIGITS, RETURN_OPENS, Keys
 from proxy.gateway import errors
+from proxy.ledger.aside import registered_name
+from proxy.ledger.provenance import RegisteredPicture
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.tagging import Picture, Result, Tagged, tag
 
@@ -114,21 +116,33 @@ class Returns:
     def _keep(self, done: Tagged, tenant: bytes) -> None:
         kept = _Kept(done.text, tuple((p.label, p.data, p.media_type) for p in done.pictures))
         payload = msgspec.msgpack.encode(kept)
-        digest = hashlib.sha256(payload).digest()[:16]
-        self._contents.add(StoredRecord(_key(tenant, _tag(done.text)), tenant, digest, payload))
+        name = _tag(done.text)
+        self._contents.add(StoredRecord(_key(tenant, name), tenant, registered_name(name), payload))
 
     async def registered(self, tenant: bytes, tags: Iterable[str]) -> dict[str, str]:
         """The whole returns that this tenant had tagged, by their tags. A store that does not answer knows none."""
+        return {name: kept.text for name, kept in (await self._found(tenant, tags)).items()}
+
+    async def pictures(self, tenant: bytes, tags: Iterable[str]) -> list[RegisteredPicture]:
+        """The pictures that this tenant registered with these returns."""
+        found = await self._found(tenant, tags)
+        return [
+            RegisteredPicture(label, data_url(data, media_type))
+            for kept in found.values()
+            for label, data, media_type in kept.pictures
+        ]
+
+    async def _found(self, tenant: bytes, tags: Iterable[str]) -> dict[str, _Kept]:
         keys = {_key(tenant, name): name for name in list(tags)[-MOST_LOOKED_UP:]}
         try:
             rows = await self._contents.find(list(keys))
         except (StoreSlow, StoreError):
             rows = self._contents.cached(list(keys))
-        found: dict[str, str] = {}
+        found: dict[str, _Kept] = {}
         for key, payloads in rows.items():
             for payload in payloads:
                 try:
-                    found[keys[key]] = _kept.decode(payload).text
+                    found[keys[key]] = _kept.decode(payload)
                 except msgspec.MsgspecError:
                     log.warning("a kept return cannot be read; it counts as not kept")
         return found

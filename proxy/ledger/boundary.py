@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from proxy.evidence.tables import Tables
 from proxy.ledger import records
-from proxy.ledger.questions import Habits, Opening, opening_after
+from proxy.ledger.questions import Habits, Opening, opening_after, openings
 from proxy.ledger.records import Record
 from proxy.ledger.settling import cited_without_record
 from proxy.ledger.transcript import Transcript
@@ -60,13 +60,12 @@ def find(
         step = transcript.replies[index]
         opening = opening_after(transcript, index, habits)
         if opening is not None and may_hold(opening, question_id):
-            fits = [record for record in known(step.key) if _may_end(record, opening, question_id)]
+            fits = [record for record in known(step.key) if may_end(record, opening, question_id)]
             said = bool(step.text or step.calls)
             record = records.fitting(fits, step.digest, step.shown, said, called=bool(step.calls))
             if record is not None:
                 if answered:
-                    cited = cited_without_record(transcript, record, index + 1, tables, habits)
-                    record = records.keeping(record, cited)
+                    record = heeding_later(transcript, record, index, tables, habits)
                 return Boundary(index, record)
             answered = answered or not opening.continues
         earlier = given(step.shown)
@@ -75,7 +74,25 @@ def find(
     return Boundary()
 
 
-def _may_end(record: Record, opening: Opening, question_id: str | None) -> bool:
+def heeding_later(transcript: Transcript, record: Record, reply: int, tables: Tables, habits: Habits) -> Record:
+    """The record of a question that ended with `reply`, but for what later answers cited that have no record."""
+    return records.keeping(record, cited_without_record(transcript, record, reply + 1, tables, habits))
+
+
+def newest(transcript: Transcript, habits: Habits, question_id: str | None = None) -> Opening | None:
+    """The newest opening behind which a record could stand."""
+    return next((one for one in openings(transcript, habits) if may_hold(one, question_id)), None)
+
+
+def in_question(transcript: Transcript, opening: Opening, given: Given) -> bool:
+    """Whether an earlier request of the question that began there was given a boundary, which then holds."""
+    later = transcript.replies[opening.reply + 1 :]
+    return any(
+        given(shown) is not None for shown in (transcript.shown, *transcript.shown_before, *(s.shown for s in later))
+    )
+
+
+def may_end(record: Record, opening: Opening, question_id: str | None) -> bool:
     """Whether the question of a record may have ended before this opening, by what the host says of its questions."""
     if question_id is not None and record.question_id is not None:
         return question_id != record.question_id

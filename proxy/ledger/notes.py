@@ -62,6 +62,11 @@ def decode(payload: bytes, reply: int) -> list[Noted]:
     return [Noted(reply, *said) for said in note.said] if note.version == VERSION else []
 
 
+def as_of(noted: Iterable[Noted], reply: int, shown: int) -> list[Noted]:
+    """What was noted of the reply of one index, as of another: a history may show more than was sent."""
+    return [msgspec.structs.replace(note, reply=shown) if note.reply == reply else note for note in noted]
+
+
 def is_note(payload: bytes) -> bool:
     """Whether a stored payload is a note, and no record."""
     return payload.startswith(_MARK)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from proxy.evidence import returns
-from proxy.evidence.chunks import Evidence
+from proxy.evidence.chunks import Chunk, Evidence, digest_text
 from proxy.evidence.tables import Table, Tables, table_of
 from proxy.ledger.citations import Read
+from proxy.ledger.records import Place
 from proxy.ledger.transcript import Return
 
 Value = TypeVar("Value")
@@ -55,3 +56,16 @@ def evidence(found: Return, tables: Tables) -> Evidence | None:
     """What an evidence return holds."""
     opened = read(found, tables)
     return opened.evidence if opened is not None else None
+
+
+def at(evidence: Evidence | None, chunk_id: str, place: Place) -> Chunk | str | None:
+    """The chunk that stands at a place of a return, or all of its text; None where it does not, or not any more."""
+    if evidence is None:
+        return None
+    if place.chunk < 0:
+        return evidence.text if digest_text(evidence.text) == place.digest else None
+    if place.chunk < len(evidence.chunks):
+        chunk = evidence.chunks[place.chunk]
+        if chunk.id == chunk_id and chunk.digest == place.digest:
+            return chunk
+    return next((c for c in evidence.chunks if c.id == chunk_id and c.digest == place.digest), None)

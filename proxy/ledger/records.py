@@ -21,9 +21,13 @@ Declaration = Literal["grounded", "ungrounded", "missing"]
 Identity = tuple[str, str | None, str, bytes]
 
 
+#: The ordinal of what does not stand in the transcript: it was kept aside when its question settled.
+ASIDE = -1
+
+
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a cited chunk's content stands: the return's ordinal, the chunk's index in it (-1: all of its text), and
-    the digest of the content, which must fit when it is read again."""
+    """Where a cited chunk's content stands: the return's ordinal (`ASIDE`: nowhere on the wire), the chunk's index in
+    it (-1: all of its text), and the digest of the content, which must fit when it is read again."""
 
     ret: int
     chunk: int
@@ -31,7 +35,10 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PicturePlace(msgspec.Struct, frozen=True, array_like=True):
-    """Where a cited chunk's picture stands: the how-manieth of a return's, or of a user message's, pictures."""
+    """Where a cited chunk's picture stands: the how-manieth of a return's, or of a user message's, pictures.
+
+    One whose ordinal is `ASIDE` stands nowhere on the wire.
+    """
 
     in_user: bool
     ordinal: int
@@ -41,7 +48,10 @@ class PicturePlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Cited(msgspec.Struct, frozen=True, array_like=True):
-    """A chunk that was cited: `group` is the newest question that cited it, `first` where it first appeared."""
+    """A chunk that was cited: `group` is the newest question that cited it, `first` where it first appeared.
+
+    `title` and `uri` are its document's, where a database said them when the question settled.
+    """
 
     table: str
     collection: str | None
@@ -51,6 +61,8 @@ class Cited(msgspec.Struct, frozen=True, array_like=True):
     places: tuple[Place, ...]
     pictures: tuple[PicturePlace, ...] = ()
     local: bool = False
+    title: str | None = None
+    uri: str | None = None
 
     @property
     def identity(self) -> Identity:
@@ -93,6 +105,28 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     extra_tokens: int = 0
 
 
+class Source(msgspec.Struct, frozen=True, array_like=True):
+    """A chunk that this question cited, for those who ask what an answer rested on: where it came from.
+
+    `source` is the line that the model saw, `title` and `uri` what is known apart from it.
+    """
+
+    table: str
+    collection: str | None
+    id: str
+    source: str | None = None
+    title: str | None = None
+    uri: str | None = None
+
+
+class Stand(msgspec.Struct, frozen=True, array_like=True):
+    """A return by which a question is found again in a history that was trimmed: digests of its call id and content."""
+
+    call: bytes
+    content: bytes
+    ordinal: int
+
+
 class Record(msgspec.Struct, frozen=True, array_like=True):
     """What a settled question left: its citations and those before it, and the fate of each return up to it.
 
@@ -101,6 +135,10 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     tool. `before` is the digest of the record before it. `cited` is what layout `single` writes, `writings` (one for
     each question, oldest first) what `append` does: every record has both, so that a store serves either. `verdict` is
     the citation policy's, None where there was none or the answer owed nothing.
+
+    `sources` are what this question cited. `stands` are the returns of the transcript (those from `own_from` on are
+    this question's) where the host names its conversations, else empty. `names` are the contents (by the keys that the
+    store keeps them under) which this record needs beside the wire.
     """
 
     version: int
@@ -118,6 +156,10 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     writings: tuple[Writing, ...] = ()
     called: bool = False
     verdict: Verdict | None = None
+    sources: tuple[Source, ...] = ()
+    stands: tuple[Stand, ...] = ()
+    own_from: int = 0
+    names: tuple[bytes, ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -8,14 +8,26 @@ from dataclasses import dataclass, field
 import msgspec
 
 from proxy.evidence import citing, haiku, returns, tagged
-from proxy.evidence.chunks import digest_text, text_of
+from proxy.evidence.chunks import Chunk, digest_text, text_of
 from proxy.evidence.pictures import digest_of, read_attachment
+from proxy.evidence.sources import title_and_uri
 from proxy.evidence.tables import INLINE, MANAGED, Table, Tables
 from proxy.ledger import citations, reading, records
 from proxy.ledger.citations import Found, Index, Read, Resolved, Resolver
 from proxy.ledger.notes import Noted
 from proxy.ledger.questions import Habits, Stretch, opening_after, question_ends, stretches
-from proxy.ledger.records import Attachment, Cited, Declaration, Identity, PicturePlace, Place, Record, Verdict, Writing
+from proxy.ledger.records import (
+    Attachment,
+    Cited,
+    Declaration,
+    Identity,
+    PicturePlace,
+    Place,
+    Record,
+    Source,
+    Verdict,
+    Writing,
+)
 from proxy.ledger.transcript import ReplyStep, Transcript, reply_digest, without_thinking
 from proxy.wire.chat_reply import ANSWERED, finished_normally
 from proxy.wire.messages import Call, Message, Reply
@@ -54,13 +66,14 @@ def settle(
     kept = {*(previous.kept if previous else ()), *question.kept}
     replaced = {*(previous.replaced if previous else ()), *question.replaced} - kept
     fresh = question.cited_here()
+    cited = question.citations(fresh)
     return Record(
         version=records.VERSION,
         ordinal=question.ordinal,
         reply=reply_digest(reply.text, reply.calls),
         shown=transcript.shown,
         declaration=question.declaration,
-        cited=question.citations(fresh),
+        cited=cited,
         replaced=tuple(sorted(replaced)),
         kept=tuple(sorted(kept)),
         attachments=(*(previous.attachments if previous else ()), *question.attachments()),
@@ -70,6 +83,8 @@ def settle(
         before=records.digest(previous) if previous else None,
         writings=(*(previous.writings if previous else ()), question.writing(fresh)),
         verdict=_final(verdict, question.standing()),
+        sources=question.sources(cited),
+        names=previous.names if previous else (),
     )
 
 
@@ -78,6 +93,13 @@ def _final(verdict: Verdict | None, standing: Standing) -> Verdict | None:
     if verdict is None or not standing.owes:
         return None
     return verdict if standing.declaration == "missing" else msgspec.structs.replace(verdict, violation=None)
+
+
+def attachments_up_to(transcript: Transcript, last: int, tables: Tables, habits: Habits) -> tuple[Attachment, ...]:
+    """The user messages of nothing but our pictures that came with returns up to an ordinal, told anew."""
+    whole = _Question(transcript, None, 0, tables, habits)
+    whole.read_stretches(None)
+    return tuple(found for found in whole.attachments() if all(ordinal <= last for ordinal in found.returns))
 
 
 def cited_without_record(
@@ -448,6 +470,31 @@ class _Question:
                 )
             merged[identity] = entry
         return tuple(merged.values())
+
+    def sources(self, cited: Iterable[Cited]) -> tuple[Source, ...]:
+        """Where what this question cited came from, as its returns said it."""
+        return tuple(self._source(entry) for entry in cited if entry.group == self.ordinal)
+
+    def _source(self, entry: Cited) -> Source:
+        chunk = next(filter(None, (self._chunk_at(place, entry.id) for place in entry.places)), None)
+        title, uri = title_and_uri(chunk.source, chunk.names) if chunk is not None else (None, None)
+        return Source(
+            entry.table,
+            entry.collection,
+            entry.id,
+            chunk.source if chunk is not None else None,
+            entry.title or title,
+            entry.uri or uri,
+        )
+
+    def _chunk_at(self, place: Place, chunk_id: str) -> Chunk | None:
+        if place.ret < 0 or place.chunk < 0:
+            return None
+        read = next((read for read in self.reads if read.ret.ordinal == place.ret), None)
+        read = read or reading.read(self.transcript.returns[place.ret], self.tables)
+        chunks = read.evidence.chunks if read is not None else ()
+        chunk = chunks[place.chunk] if place.chunk < len(chunks) else None
+        return chunk if chunk is not None and chunk.id == chunk_id else None
 
     def writing(self, fresh: dict[Identity, Cited]) -> Writing:
         """What layout `append` writes for this question: content that was not written before, and what stands above."""

@@ -97,6 +97,15 @@ class Transcript:
         nobody else does."""
         return self.replies[0].key if self.replies else self.key
 
+    @property
+    def beginning(self) -> bytes | None:
+        """A digest of all through the first tool returns, whose call ids tell one conversation from another that opens
+        with the same words; None before there are any."""
+        first = next((index for index, step in enumerate(self.replies) if step.returns), None)
+        if first is None:
+            return None
+        return self.replies[first + 1].key if first + 1 < len(self.replies) else self.key
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -196,7 +205,7 @@ def _frame(state: Any, kind: bytes, text: str) -> None:
     state.update(raw)
 
 
-def _content(message: Message) -> bytes:
+def content_digest(message: Message) -> bytes:
     """The digest of what a message holds: adjacent text as one, pictures by their bytes, other parts as they are."""
     state = hashlib.sha256()
     if message.plain and len(message.parts) == 1 and isinstance(message.parts[0], Text):
@@ -359,6 +368,6 @@ class _Reader:
         self.shown.update(framed)
 
     def add_content(self, message: Message) -> None:
-        content = _content(message)
+        content = content_digest(message)
         self.key.update(content)
         self.shown.update(content)

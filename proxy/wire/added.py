@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from proxy.wire import spans
+from proxy.wire.bodies import json_text
 from proxy.wire.messages import Request, Splice
 
 _PAST_COMMA = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
@@ -67,9 +68,19 @@ def without(body: bytes, names: Collection[str]) -> list[Splice]:
 
 
 def at_the_end(request: Request, items: Sequence[bytes]) -> Splice:
-    """Put elements after the last one of the array that holds the conversation. It must hold one."""
-    at = request.messages[-1].span.end
-    return Splice(at, at, b"".join(b"," + item for item in items))
+    """Put elements after the last one of the array that holds the conversation, which must hold one. A conversation
+    that is a string becomes a list."""
+    last = request.messages[-1].span
+    if request.body.startswith(b'"', last.start):
+        said = b'{"role":"user","content":' + request.body[last.start : last.end] + b"}"
+        return Splice(last.start, last.end, b"[" + b",".join([said, *items]) + b"]")
+    return Splice(last.end, last.end, b"".join(b"," + item for item in items))
+
+
+def described(name: str, description: str, parameters: dict[str, Any]) -> bytes:
+    """The members that describe a function, which both APIs share."""
+    schema = json.dumps(parameters, separators=(",", ":"), ensure_ascii=False).encode()
+    return b'"name":' + json_text(name) + b',"description":' + json_text(description) + b',"parameters":' + schema
 
 
 def tied_choice(body: bytes) -> list[str]:

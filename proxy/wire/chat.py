@@ -15,6 +15,7 @@ import msgspec
 from proxy.wire import added, chat_written, parts
 from proxy.wire.bodies import Cutter, json_text
 from proxy.wire.chat_reply import ChatLiveReader, ChatReplyReader
+from proxy.wire.chat_rounds import ChatRounds
 from proxy.wire.messages import (
     ALONE,
     Api,
@@ -28,6 +29,7 @@ from proxy.wire.messages import (
     Span,
     Splice,
 )
+from proxy.wire.rounds import Holds
 
 _ROLES = {
     "system": Role.SYSTEM,
@@ -137,6 +139,11 @@ def picture_parts(request: Request, message: Message) -> list[bytes]:
     return parts.pictures(request, message, "content")
 
 
+def picture_part(url: str) -> bytes:
+    """A new picture part of this URL, for a picture that does not stand in the request."""
+    return json.dumps({"type": "image_url", "image_url": {"url": url}}, separators=(",", ":")).encode()
+
+
 def replace_content(
     request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str], beside: Beside = ALONE
 ) -> Splice:
@@ -186,12 +193,22 @@ def plain(request: Request) -> list[Splice]:
 
 def appended(request: Request, messages: Sequence[Message]) -> Splice:
     """Put messages of ours (texts, calls and returns) at the end of the conversation."""
-    return added.at_the_end(request, [one for message in messages for one in written(message)])
+    return added.at_the_end(request, [item for message in messages for item in written(message)])
 
 
 def written(message: Message) -> list[bytes]:
-    """A message of ours as the elements that it is in a conversation."""
+    """A message of ours as an element of the conversation."""
     return [_written(message)]
+
+
+def tool(name: str, description: str, parameters: dict[str, Any]) -> bytes:
+    """A function that the model may call. Source: OpenAI's API reference, "Chat", `tools`."""
+    return b'{"type":"function","function":{' + added.described(name, description, parameters) + b"}}"
+
+
+def rounds(request: Request, own: str, holds: Holds) -> ChatRounds:
+    """Reads replies to this request without the calls of the tool `own`."""
+    return ChatRounds(own, holds)
 
 
 def _written(message: Message) -> bytes:

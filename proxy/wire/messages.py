@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
+
+if TYPE_CHECKING:
+    from proxy.wire.rounds import Holds, Rounds
 
 
 class Role(Enum):
@@ -227,6 +230,9 @@ class Api(Protocol):
     def picture_parts(self, request: Request, message: Message) -> list[bytes]:
         """The bytes of each picture part of a message, in order."""
 
+    def picture_part(self, url: str) -> bytes:
+        """A new picture part of this URL, for a picture that does not stand in the request."""
+
     def replace_content(
         self,
         request: Request,
@@ -258,11 +264,17 @@ class Api(Protocol):
     def plain(self, request: Request) -> list[Splice]:
         """Ask for one whole reply in no set form, in which any tool may be called."""
 
+    def written(self, message: Message) -> list[bytes]:
+        """A message of ours (a text, calls, or a return) as elements of a conversation."""
+
+    def tool(self, name: str, description: str, parameters: dict[str, Any]) -> bytes:
+        """A function that the model may call, as this API offers it."""
+
+    def rounds(self, request: Request, own: str, holds: Holds) -> Rounds:
+        """Reads replies to this request without the calls of the tool `own`; `holds` says which ends wait."""
+
     def appended(self, request: Request, messages: Sequence[Message]) -> Splice:
         """Put messages of ours (texts, calls and returns) at the end of the conversation, which must not be empty."""
-
-    def written(self, message: Message) -> list[bytes]:
-        """A message of ours as the elements that it is in a conversation."""
 
     def written_reply(
         self, calls: Sequence[Call], like: bytes, streamed: bool, created: int, identity: str

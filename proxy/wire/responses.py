@@ -30,6 +30,8 @@ from proxy.wire.messages import (
 )
 from proxy.wire.responses_items import named
 from proxy.wire.responses_reply import ResponsesLiveReader, ResponsesReplyReader
+from proxy.wire.responses_rounds import ResponsesRounds
+from proxy.wire.rounds import Holds
 
 
 class _Body(msgspec.Struct):
@@ -108,6 +110,11 @@ def picture_parts(request: Request, message: Message) -> list[bytes]:
     return parts.pictures(request, message, _member(message))
 
 
+def picture_part(url: str) -> bytes:
+    """A new picture part of this URL, for a picture that does not stand in the request."""
+    return json.dumps({"type": "input_image", "image_url": url}, separators=(",", ":")).encode()
+
+
 def replace_content(
     request: Request, message: Message, text: str, added: Sequence[LabelledPicture | str], beside: Beside = ALONE
 ) -> Splice:
@@ -166,16 +173,22 @@ def plain(request: Request) -> list[Splice]:
 def appended(request: Request, messages: Sequence[Message]) -> Splice:
     """Put items of ours (texts, calls and outputs) at the end of the conversation; one that was a string becomes a
     list."""
-    items = [item for message in messages for item in written(message)]
-    last = request.messages[-1].span
-    if not request.body.startswith(b'"', last.start):
-        return added.at_the_end(request, items)
-    said = request.body[last.start : last.end]
-    return Splice(last.start, last.end, b"[" + b",".join([b'{"role":"user","content":' + said + b"}", *items]) + b"]")
+    return added.at_the_end(request, [item for message in messages for item in written(message)])
+
+
+def tool(name: str, description: str, parameters: dict[str, Any]) -> bytes:
+    """A function that the model may call. Here a schema is strict unless the tool says otherwise, and some servers know
+    no strict ones. Source: OpenAI's API reference, "Responses", `tools`."""
+    return b'{"type":"function",' + added.described(name, description, parameters) + b',"strict":false}'
+
+
+def rounds(request: Request, own: str, holds: Holds) -> ResponsesRounds:
+    """Reads replies to this request without the calls of the tool `own`."""
+    return ResponsesRounds(own, holds, request.stored)
 
 
 def written(message: Message) -> list[bytes]:
-    """A message of ours as the items that it is in a conversation."""
+    """A message of ours as items: what it says, and each call."""
     said = json_text(message.text())
     if message.role is Role.TOOL:
         call_id = json_text(message.call_id or "")

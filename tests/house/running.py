@@ -108,6 +108,7 @@ class InProcess:
         self.settings = settings
         self.gateway = Gateway(settings, conversations, readiness, key, tagging, watcher)
         self.url = ""
+        self.store: Any = None  # the real one, where there is one
 
     async def start(self) -> InProcess:
         host, port = await self.gateway.start()

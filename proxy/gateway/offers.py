@@ -1,0 +1,103 @@
+"""Which requests offer the proxy's own cite tool, and what their replies then need to know.
+
+A provider that refuses a request for the tool is remembered, so that it is asked without it from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from proxy.evidence.tables import Table, Tables
+from proxy.gateway.managing import Course, Ending, Managed, Managing
+from proxy.gateway.notebook import Notebook
+from proxy.gateway.recent import Recent
+from proxy.ledger import settling
+from proxy.ledger.boundary import Boundary
+from proxy.ledger.notes import Noted
+from proxy.ledger.questions import Habits
+from proxy.ledger.transcript import Transcript
+from proxy.policy import cite_tool
+from proxy.policy.cite_rounds import Bounds
+from proxy.wire import offering
+from proxy.wire.messages import splice
+
+log = logging.getLogger("evidence_proxy.offers")
+
+#: After this many seconds a model that refused our tool is tried again.
+_REFUSES_FOR = 3600.0
+_MOST_REFUSALS = 1000
+
+#: Who refused: the API, the model, and whether the request offered tools of its own.
+_Refuser = tuple[str, str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Offering:
+    """A request that may offer our tool: how it was read, what goes up without the tool, and whose it is."""
+
+    transcript: Transcript
+    evidence: Mapping[int, Table]
+    tables: Tables
+    found: Boundary
+    body: bytes
+    tenant: bytes
+
+
+class Offers:
+    """Decides which requests offer our tool; one per process."""
+
+    def __init__(self, notebook: Notebook, habits: Habits, bounds: Bounds, alive: float) -> None:
+        """A stream is silent for `alive` seconds at the most."""
+        self._notebook = notebook
+        self._habits = habits
+        self._bounds = bounds
+        self._alive = alive
+        self._refused: Recent[_Refuser, float] = Recent(_MOST_REFUSALS)
+
+    async def find_noted(self, asked: Offering) -> list[Noted]:
+        """What the question's earlier replies cited with our tool, as far as that is known."""
+        if not any(table.cites_managed for table in asked.tables):
+            return []
+        return await self._notebook.find(asked.tenant, asked.transcript, asked.found.reply + 1)
+
+    def managing(self, asked: Offering, course: Course, ending: Ending | None = None) -> Managing | None:
+        """What steers the reply to a request that offers our tool; None where it does not."""
+        if not any(table.cites_managed for table in asked.tables):
+            return None
+        request = asked.transcript.request
+        if request.history is not None or not request.messages:
+            return None
+        offer = offering.read(request)
+        holds = any(table.cites_managed for table in asked.evidence.values())
+        refuser = (request.api.MEMBER, offer.model, bool(offer.names))
+        if offer.place is None or not cite_tool.is_wanted(offer, asked.tables, holds) or self._refuses(refuser):
+            return None
+        tool = cite_tool.name_beside(offer.names)
+        change = offering.add(offer.place, cite_tool.definition(request.api, tool))
+        from_reply = asked.found.reply + 1
+        managed = Managed(
+            request=request,
+            offered=splice(asked.body, [offering.moved(change, request, len(asked.body))]),
+            tool=tool,
+            citable=lambda: settling.citable(
+                asked.transcript, asked.found.record, from_reply, asked.tables, self._habits
+            ),
+            write_down=lambda made, calls: self._notebook.keep(asked.tenant, asked.transcript, made, calls),
+            refused=lambda: self._remember(refuser),
+            bounds=self._bounds,
+            ending=ending,
+            alive=self._alive,
+        )
+        return Managing(managed, course)
+
+    def _refuses(self, refuser: _Refuser) -> bool:
+        until = self._refused.get(refuser)
+        return until is not None and time.monotonic() < until
+
+    def _remember(self, refuser: _Refuser) -> None:
+        if self._refused.get(refuser) is None:
+            log.warning("a provider took a request only without the proxy's cite tool; it is not offered for an hour")
+        self._refused.put(refuser, time.monotonic() + _REFUSES_FOR)
