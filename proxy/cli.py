@@ -93,9 +93,11 @@ def serve(
     if data is not None and settings.store.uri is not None:
         # The flag is the newer word, whatever the file says of the store.
         settings = settings.model_copy(update={"store": settings.store.model_copy(update={"uri": None})})
-    _writable(settings.store.directory)
+    from proxy.store.place import was_begun
     from proxy.store.tag_keys import tag_keys
 
+    if settings.store.directory is not None and not was_begun(settings.store.directory):
+        _writable(settings.store.directory)
     try:
         keys = tag_keys(settings)
     except SettingsError as refused:
@@ -201,9 +203,8 @@ def _stop(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _writable(directory: Path | None) -> None:
-    if directory is None:
-        return
+def _writable(directory: Path) -> None:
+    """A directory in which nothing was kept yet is told of at once; one in use is read, and written when it can be."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):

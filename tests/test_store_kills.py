@@ -10,15 +10,14 @@ import os
 import random
 import shutil
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.house.client import ask
 from tests.house.crowd import Crowd
 from tests.house.provider import Provider
+from tests.house.replicas import is_ready
 from tests.house.running import ProxyProcess, scratch
 
 KILLS = 200
@@ -62,18 +61,16 @@ class Mortal:
         """Be killed so often: after up to so many answers, counted from the start, or from when the store is open."""
         for _ in range(kills):
             if rng.random() < 0.25:
-                await self.says("is open")
+                await self.is_ready("is open")
             await crowd.more(rng.randrange(most))
             await asyncio.sleep(rng.uniform(0, 0.05))
             await self.kill()
             await self.start()
 
-    async def says(self, words: str, within: float = 120.0) -> None:
-        """Wait until it says that of its store."""
-        deadline = time.monotonic() + within
-        while words not in (seen := (await ask(await self.where(), target="/readyz", method="GET")).body.decode()):
-            assert time.monotonic() < deadline, seen
-            await asyncio.sleep(0.05)
+    async def is_ready(self, why: str = "") -> None:
+        await self.where()
+        assert self.process is not None
+        await is_ready(self.process, why)
 
 
 async def crashed(kills: int, most: int) -> tuple[Crowd, Crowd]:
@@ -85,10 +82,10 @@ async def crashed(kills: int, most: int) -> tuple[Crowd, Crowd]:
         rng = random.Random(kills)
         during = Crowd(provider, proxy.where, seed=kills)
         await during.hold(CONVERSATIONS, proxy.live(kills, rng, most, during))
-        await proxy.says("is open")
+        await proxy.is_ready("is open")
         after = Crowd(provider, proxy.where, seed=kills + 1)
         await after.hold(CONVERSATIONS, after.more(4 * CONVERSATIONS))
-        await proxy.says('"ready": true')
+        await proxy.is_ready()
         await proxy.stop()
         assert proxy.troubles == []
         return during, after
