@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.gateway import seen
+from proxy.gateway.access import ClientKeys
 from proxy.gateway.app import Conversing
 from proxy.gateway.watched import Watcher
 from tests.house.keys import KEYS
@@ -59,6 +60,7 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
         key: str | None = None,
         ready: bool = True,
         watcher: Watcher | None = None,
+        keys: ClientKeys | None = None,
         **sections: Any,
     ) -> InProcess:
         chosen = settings(provider.url, **sections)
@@ -79,7 +81,7 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
                 await database.warm()  # the first one imports LanceDB
             keeping = Keeping(store.contents, tagging, databases)
             conversations = Conversations(chosen, store.records, KEYS, tagging, store.held, keeping)
-        running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher)
+        running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher, keys)
         running.store = store
         started.append((running, store))
         return await running.start()

@@ -172,12 +172,12 @@ class Store:
         self.rows: dict[bytes, list[bytes]] = {}
         self.slow = False
 
-    async def find(self, keys: list[bytes]) -> dict[bytes, tuple[bytes, ...]]:
+    async def find(self, keys: list[bytes], **_: object) -> dict[bytes, tuple[bytes, ...]]:
         if self.slow:
             raise StoreSlow
         return self.cached(keys)
 
-    def cached(self, keys: list[bytes]) -> dict[bytes, tuple[bytes, ...]]:
+    def cached(self, keys: list[bytes], **_: object) -> dict[bytes, tuple[bytes, ...]]:
         return {} if self.slow else {key: tuple(self.rows[key]) for key in keys if key in self.rows}
 
     def add(self, record: StoredRecord) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+import msgspec
+
 from proxy.wire.messages import Part, Text
 
 
@@ -18,8 +20,7 @@ def digest_text(*texts: str) -> bytes:
     return state.digest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """One citable piece of an evidence return.
 
     `source` is the source line as the model saw it, without its heading word; `content` exactly what it was shown.

@@ -18,6 +18,10 @@ _HEADER = re.compile(
     r"(?P<again>Also matched, shown above: )?"
     r"\[(?P<id>[^\[\]\n]+)\] \[rank (?P<rank>\d{1,6}) of (?P<of>\d{1,6})\](?=\n|\Z)"
 )
+#: What stands between a header and the content, line by line; the last of each name counts.
+_HEAD = re.compile(
+    r"(?>(?!Content:\n)(?:Source: (?P<source>[^\n]*)|Collection: (?P<collection>[^\n]*)|[^\n]*)\n)*+Content:\n"
+)
 #: Something that looks like a header, wherever it stands: a return with one but no chunks cannot be read.
 _RANK = re.compile(r"\[rank \d")
 _LONGEST_LABEL = 2000
@@ -47,7 +51,7 @@ def read(text: str, part: int = 0) -> list[Chunk] | None:
         end = following.start() - len(_SEPARATOR) if following else len(text)
         if header["again"]:
             continue  # a mark of a chunk whose content stands in an earlier return
-        chunk = _chunk(header["id"], text[header.end() + 1 : end], part)
+        chunk = _chunk(header["id"], text, header.end() + 1, end, part)
         if chunk is None:
             return None
         chunks.append(chunk)
@@ -63,21 +67,11 @@ def _starts(text: str) -> Iterator[int]:
         at = text.find(_SEPARATOR, at + 1)
 
 
-def _chunk(chunk_id: str, body: str, part: int) -> Chunk | None:
-    source: str | None = None
-    collection: str | None = None
-    at = 0
-    while not body.startswith("Content:\n", at):
-        end = body.find("\n", at)
-        if end < 0:
-            return None
-        name, _, value = body[at:end].partition(": ")
-        if name == "Source":
-            source = value
-        elif name == "Collection":
-            collection = value
-        at = end + 1
-    return Chunk(id=chunk_id, content=body[at + len("Content:\n") :], source=source, collection=collection, part=part)
+def _chunk(chunk_id: str, text: str, start: int, end: int, part: int) -> Chunk | None:
+    head = _HEAD.match(text, start, end)
+    if head is None:
+        return None
+    return Chunk(chunk_id, text[head.end() : end], head["source"], head["collection"], part=part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from proxy.evidence.tables import Table
 from proxy.wire.messages import OtherPart, Part, Picture, Text
 
 #: How pydantic-ai ends what it puts in the place of a return when it asks for another try.
-_TRY_AGAIN = re.compile(r"\n\nFix the errors and try again\.\s*\Z")
+_TRY_AGAIN = "\n\nFix the errors and try again."
 _FAILED = re.compile(r"\s*error\s*[:!]", re.IGNORECASE)
 
 
 def is_retry_prompt(parts: tuple[Part, ...]) -> bool:
     """Whether a tool message asks the model to try again: no return at all."""
-    return bool(parts) and isinstance(parts[-1], Text) and _TRY_AGAIN.search(parts[-1].text) is not None
+    return bool(parts) and isinstance(parts[-1], Text) and parts[-1].text.rstrip().endswith(_TRY_AGAIN)
 
 
 def says_failed(parts: tuple[Part, ...]) -> bool:

@@ -6,6 +6,8 @@ It joins the pure rooms with the store; HTTP is the neighbours' business. Nothin
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import hashlib
 import json
 import logging
@@ -58,6 +60,8 @@ Result = TypeVar("Result")
 _LARGE = 256 * 1024
 #: How many openings are looked up, newest first.
 _MOST_CANDIDATES = 256
+#: The first record makes the store be opened, which takes as long as an import.
+_SHARED_SECONDS = 5.0
 _MOST_GIVEN = 20_000
 _MOST_RECORDS = 5_000
 #: How many of one conversation's questions are looked at where its history was trimmed, newest first.
@@ -173,6 +177,7 @@ class Conversations:
         )
         self._policy = Policy(settings.policy, self._habits, held)
         self._store = store
+        self._shared = settings.server.workers > 1
         self._given: Recent[bytes, Boundary] = Recent(_MOST_GIVEN)
         self._unsettled: Recent[bytes, bool] = Recent(_MOST_GIVEN)
         self._records: Recent[bytes, Record] = Recent(_MOST_RECORDS)
@@ -181,6 +186,16 @@ class Conversations:
         self._seen = SeenRequests()
         bounds = Bounds(settings.policy.managed_rounds, settings.policy.managed_tokens)
         self._offers = Offers(Notebook(store), self._habits, bounds, self._policy.keep_alive)
+
+    def renewed(self, settings: Settings, keys: Keys, registered: Registered | None) -> Conversations:
+        """The same with other evidence tables and tag keys. What this process knows of conversations is shared, so that
+        a question which is under way keeps its boundary; what was asked of the old one is settled by the old one."""
+        new = copy.copy(self)
+        new._proof = Proof(keys, self._failures)
+        new._tables = tables_of(settings, new._proof)
+        new._registered = registered
+        new._seen = SeenRequests()
+        return new
 
     def counts(self) -> dict[str, int]:
         """What happened since the start: tags that did not fit, by reason (what looked like our evidence and is plain
@@ -193,8 +208,8 @@ class Conversations:
             return Exchange(asked, Untouched(Reason.OFF))
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
         continues, known_bytes = self._seen.before(tenant, asked.api, asked.body) if tenant is not None else (None, 0)
-        large = _takes_long(asked.body, known_bytes)
-        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes))
+        large = len(asked.body) - known_bytes >= _LARGE
+        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues))
         if read.cut_short and tenant is not None and self._registered is not None:
             known_whole = await self._registered.registered(tenant, read.cut_short)
             if known_whole:
@@ -334,9 +349,7 @@ class Conversations:
 
     # Reading: pure, and long for large bodies.
 
-    def _read(
-        self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None, known_bytes: int = 0
-    ) -> _Read:
+    def _read(self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None) -> _Read:
         try:
             earlier = continues.transcript if continues is not None else None
             with asked.stays.room("wire"):
@@ -363,7 +376,9 @@ class Conversations:
         if every is self._tables:
             cut_short = self._cut_short(read, continues if earlier is not None else None)
             if request.history is None:
-                pictures = (continues is not None and continues.pictures) or _has_pictures(asked.body, known_bytes)
+                new = request.messages[request.known :]
+                pictures = any(message.pictures() for message in new if not message.plain)
+                pictures = pictures or (continues is not None and continues.pictures)
                 seen = Seen(read, tables, cut_short, pictures)
         return _Read(
             read,
@@ -417,7 +432,10 @@ class Conversations:
             return _Looked({})
         trouble: Reason | None = None
         try:
-            rows = await self._store.find(list(wanted), replies={key: step.digest for key, step in wanted.items()})
+            replies = {key: step.digest for key, step in wanted.items()}
+            rows = await self._store.find(list(wanted), replies=replies)
+            if self._shared and (missing := [key for key in wanted if key not in rows]):
+                rows |= await self._store.find(missing, replies=replies, fresh=True)
         except (StoreSlow, StoreError) as fault:
             # What is at hand may still do, and nobody waits a second time.
             wanted, down_to = self._openings(read, tenant, question_id, _MOST_CANDIDATES)
@@ -615,6 +633,14 @@ class Conversations:
             self._unsettled.drop(_keyed(tenant, read.shown))
         return rows
 
+    async def shared(self) -> None:
+        """Where several workers serve: wait for a while until the others find what was kept. The client's next request
+        may reach any of them."""
+        if self._shared:
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_SHARED_SECONDS):
+                    await self._store.flush()
+
     def remember(self, tenant: bytes, names: tuple[str, ...], read: Transcript, reply: Reply) -> None:
         """What a later request refers to when it names this reply instead of carrying its history."""
         self._histories.keep(tenant, names, read, reply)
@@ -665,7 +691,10 @@ class _Afterwards:
                 course,
             ),
         )
-        return await self._conversations.keep(self._tenant, self._asked.conversation_id, self._transcript, settled)
+        rows = await self._conversations.keep(self._tenant, self._asked.conversation_id, self._transcript, settled)
+        if rows:
+            await self._conversations.shared()
+        return rows
 
 
 class Exchange:
@@ -783,15 +812,6 @@ class _Failures:
 def tenant_digest(credential: str) -> bytes:
     """32 bytes that stand for a tenant in this process; the store keys them with a secret of its own."""
     return hashlib.sha256(b"tenant:" + credential.encode("utf-8", "surrogatepass")).digest()
-
-
-def _takes_long(body: bytes, known_bytes: int) -> bool:
-    """Whether reading what is new of a body would hold up the streams beside it."""
-    return len(body) - known_bytes >= _LARGE or _has_pictures(body, known_bytes)
-
-
-def _has_pictures(body: bytes, known_bytes: int) -> bool:
-    return body.find(b"data:image", known_bytes) >= 0
 
 
 def _conversation(tenant: bytes | None, name: str | None, read: _Read) -> Conversation | None:

@@ -53,9 +53,10 @@ def read(found: Return, tables: Tables) -> Read | None:
 
 
 def evidence(found: Return, tables: Tables) -> Evidence | None:
-    """What an evidence return holds."""
-    opened = read(found, tables)
-    return opened.evidence if opened is not None else None
+    """What an evidence return holds, of the content that was shown."""
+    parts = found.message.parts
+    own = evidence_table(found, tables) if found.tool is not None and parts else None
+    return returns.read(own, found.tool or "", parts) if own is not None else None
 
 
 def at(evidence: Evidence | None, chunk_id: str, place: Place) -> Chunk | str | None:

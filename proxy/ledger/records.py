@@ -17,6 +17,8 @@ VERSION = 2
 Declaration = Literal["grounded", "ungrounded", "missing"]
 
 
+# A record of a long conversation holds thousands of these, in no cycles: the garbage collector need not look at them.
+
 #: What makes a chunk one: its table, its collection, its id and, where ids are local, the digest of its content.
 Identity = tuple[str, str | None, str, bytes]
 
@@ -25,7 +27,7 @@ Identity = tuple[str, str | None, str, bytes]
 ASIDE = -1
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where a cited chunk's content stands: the return's ordinal (`ASIDE`: nowhere on the wire), the chunk's index in
     it (-1: all of its text), and the digest of the content, which must fit when it is read again."""
 
@@ -34,7 +36,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes
 
 
-class PicturePlace(msgspec.Struct, frozen=True, array_like=True):
+class PicturePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where a cited chunk's picture stands: the how-manieth of a return's, or of a user message's, pictures.
 
     One whose ordinal is `ASIDE` stands nowhere on the wire.
@@ -47,7 +49,7 @@ class PicturePlace(msgspec.Struct, frozen=True, array_like=True):
     reference: str | None = None
 
 
-class Cited(msgspec.Struct, frozen=True, array_like=True):
+class Cited(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A chunk that was cited: `group` is the newest question that cited it, `first` where it first appeared.
 
     `title` and `uri` are its document's, where a database said them when the question settled.
@@ -70,14 +72,14 @@ class Cited(msgspec.Struct, frozen=True, array_like=True):
         return self.table, self.collection, self.id, self.places[0].digest if self.local else b""
 
 
-class Attachment(msgspec.Struct, frozen=True, array_like=True):
+class Attachment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A user message (by ordinal) of nothing but our pictures, and the returns (by ordinal) that they came with."""
 
     user: int
     returns: tuple[int, ...]
 
 
-class Writing(msgspec.Struct, frozen=True, array_like=True):
+class Writing(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What layout `append` writes for one settled question, fixed then, so that no later question changes its bytes.
 
     `replaced` are the returns (by ordinal) that the question itself replaced; `carrier` is the newest of them, or None:
@@ -93,7 +95,7 @@ class Writing(msgspec.Struct, frozen=True, array_like=True):
     collections: bool = False
 
 
-class Verdict(msgspec.Struct, frozen=True, array_like=True):
+class Verdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the citation policy did for a question whose answer had to declare what grounds it.
 
     `asked` is whether the model was asked for it, `violation` why the answer stayed undeclared (None: it did not), and
@@ -105,7 +107,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     extra_tokens: int = 0
 
 
-class Source(msgspec.Struct, frozen=True, array_like=True):
+class Source(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A chunk that this question cited, for those who ask what an answer rested on: where it came from.
 
     `source` is the line that the model saw, `title` and `uri` what is known apart from it.
@@ -119,7 +121,7 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
     uri: str | None = None
 
 
-class Stand(msgspec.Struct, frozen=True, array_like=True):
+class Stand(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A return by which a question is found again in a history that was trimmed: digests of its call id and content."""
 
     call: bytes
@@ -127,14 +129,15 @@ class Stand(msgspec.Struct, frozen=True, array_like=True):
     ordinal: int
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
+class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a settled question left: its citations and those before it, and the fate of each return up to it.
 
     `replaced` and `kept` are ordinals of evidence returns: the first become receipts (the newest one the carrier), the
     second stay. `reply` and `shown` tell apart records under one key; `called` is whether the reply called an output
     tool. `before` is the digest of the record before it. `cited` is what layout `single` writes, `writings` (one for
     each question, oldest first) what `append` does: every record has both, so that a store serves either. `verdict` is
-    the citation policy's, None where there was none or the answer owed nothing.
+    the citation policy's, None where there was none or the answer owed nothing; `cites` is whether anything was cited
+    up to here that no tool refused (None: by a version that did not say).
 
     `sources` are what this question cited. `stands` are the returns of the transcript (those from `own_from` on are
     this question's) where the host names its conversations, else empty. `names` are the contents (by the keys that the
@@ -160,6 +163,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     stands: tuple[Stand, ...] = ()
     own_from: int = 0
     names: tuple[bytes, ...] = ()
+    cites: bool | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -194,9 +198,10 @@ def fitting(
     `called` whether it shows a call of an output tool: the record of an answer does not fit that, nor the other way.
     A record whose citations were read out of another reply's text does not fit.
     """
-    known = sorted(set(map(encode, records)))
-    decoded = (record for payload in known if (record := decode(payload)) is not None)
-    candidates = [record for record in decoded if record.called == called]
+    known = list(records)
+    if len(known) > 1:
+        known = [record for _, record in sorted({encode(record): record for record in known}.items())]
+    candidates = [record for record in known if record.version == VERSION and record.called == called]
     same = [record for record in candidates if record.reply == reply]
     if not same:
         same = [record for record in candidates if not (record.inline and said_something)]

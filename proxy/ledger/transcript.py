@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -234,7 +234,11 @@ class _Reader:
         self.tools: list[Message] = []
         self.before: list[bytes] = []
         at = known.checkpoint if known is not None else None
-        if known is None or at is None or at.messages > request.known or not at.replies:
+        # It goes on from a reply that was closed: another one must begin here, or that would be closed again.
+        begins = at is not None and any(
+            message.role is Role.ASSISTANT for message in request.messages[at.messages : at.messages + 1]
+        )
+        if known is None or at is None or not begins or at.messages > request.known or not at.replies:
             self.key = hashlib.sha256(b"conversation 1")
             self.shown = hashlib.sha256(b"conversation 1, as shown")
             self.first_users: list[tuple[int, Message]] = []
@@ -250,6 +254,9 @@ class _Reader:
             self.users = known.users[: at.users]
             self.start, self.shared = at.messages, at.returns
         self.opened: Checkpoint | None = None
+        self.last = _last_reply(request.messages)
+        #: What goes under both digests, until one of them is asked for.
+        self.pending: list[bytes] = []
 
     def read(self) -> Transcript:
         speaking = False
@@ -274,6 +281,7 @@ class _Reader:
                 self.users.append(message)
                 (self.replies[-1].users if self.replies else self.first_users).append(place)
         self.close_reply()
+        self.flush()
         return Transcript(
             request=self.request,
             first_users=self.first_users,
@@ -288,14 +296,16 @@ class _Reader:
         )
 
     def open_reply(self, position: int) -> None:
-        self.opened = Checkpoint(
-            messages=position,
-            replies=len(self.replies),
-            returns=len(self.returns),
-            users=len(self.users),
-            key=self.key.copy(),
-            shown=self.shown.copy(),
-        )
+        self.flush()
+        if position == self.last:
+            self.opened = Checkpoint(
+                messages=position,
+                replies=len(self.replies),
+                returns=len(self.returns),
+                users=len(self.users),
+                key=self.key.copy(),
+                shown=self.shown.copy(),
+            )
         self.replies.append(ReplyStep([], self.key.digest(), self.shown.digest()))
 
     def speak(self, message: Message) -> None:
@@ -310,6 +320,7 @@ class _Reader:
         if reply is not None:
             # The digest frames its calls as the key does; their arguments are read once for both.
             arguments = [canonical_arguments(call.arguments) for call in reply.calls]
+            self.flush()
             self.shown.update(reply.sealed(arguments))
             for call, written in zip(reply.calls, arguments, strict=True):
                 self.add(b"call", call.id or "", call.name, written)
@@ -323,7 +334,8 @@ class _Reader:
         self.before = []
         for position, (_, message) in enumerate(reply.users if reply else self.first_users):
             if position:
-                self.before.append(self.shown.copy().digest())
+                self.flush()
+                self.before.append(self.shown.digest())
             self.add(b"user")
             self.add_content(message)
         self.tools = []
@@ -363,11 +375,26 @@ class _Reader:
         return [(message, call_of) for _, message, call_of in placed]
 
     def add(self, kind: bytes, *texts: str) -> None:
-        framed = _framed(kind, *texts)
-        self.key.update(framed)
-        self.shown.update(framed)
+        self.pending.append(_framed(kind, *texts))
 
     def add_content(self, message: Message) -> None:
-        content = content_digest(message)
-        self.key.update(content)
-        self.shown.update(content)
+        self.pending.append(content_digest(message))
+
+    def flush(self) -> None:
+        if self.pending:
+            added = b"".join(self.pending)
+            self.key.update(added)
+            self.shown.update(added)
+            self.pending.clear()
+
+
+def _last_reply(messages: Sequence[Message]) -> int:
+    """Where the last reply begins: its first message; -1 where there is none."""
+    start = -1
+    for position in range(len(messages) - 1, -1, -1):
+        role = messages[position].role
+        if role is Role.ASSISTANT:
+            start = position
+        elif start >= 0 and role in (Role.TOOL, Role.USER):
+            break
+    return start

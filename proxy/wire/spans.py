@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Generator
+from functools import cache
 from typing import Any, cast
+
+import msgspec
 
 from proxy.wire.messages import NotJson, Span
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _BYTES_SPACE = re.compile(rb"[ \t\n\r]*")
 _BLANK = frozenset(b" \t\n\r")
-_COMMA, _CLOSING = ord(","), ord("]")
+_COMMA, _CLOSING, _COLON = ord(","), ord("]"), ord(":")
+_ESCAPED = b"\\u"
 # Numbers are not read, only passed: Python refuses to read integers of thousands of digits.
 _scan_once = cast(Any, json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str, strict=True)).scan_once
 _scan_string = cast(Any, json.decoder).scanstring
@@ -164,6 +168,9 @@ def known_elements(body: bytes, at: int, lengths: list[int]) -> tuple[list[Span]
 
 def member_span(body: bytes, span: Span, name: str) -> Span | None:
     """Where the value of the last member called `name` stands, of the object at `span`; None if it has none."""
+    quick = _plain_value(body, span, name)
+    if quick is not None:
+        return quick
     text = body[span.start : span.end].decode("latin-1")
     found: Span | None = None
     walk = members(text, 0)
@@ -176,6 +183,31 @@ def member_span(body: bytes, span: Span, name: str) -> Span | None:
             key, at = walk.send(end)
     except StopIteration:
         return found
+
+
+@cache
+def _only(name: str) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(msgspec.defstruct("Only", [("value", msgspec.Raw)], rename={"value": name}))
+
+
+def _plain_value(body: bytes, span: Span, name: str) -> Span | None:
+    """The same, where its name stands in the object once beside the value, and as it is; None where it may not."""
+    key = b'"' + name.encode() + b'"'
+    at = body.find(key, span.start, span.end)
+    if at < 0 or body.find(_ESCAPED, span.start, at) >= 0:
+        return None
+    try:
+        value = memoryview(_only(name).decode(memoryview(body)[span.start : span.end]).value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    start = _past_bytes(body, at + len(key))
+    start = _past_bytes(body, start + 1) if body[start] == _COLON else span.end
+    end = start + len(value)
+    if end >= span.end or not body.startswith(value, start):
+        return None
+    if body.find(key, end, span.end) >= 0 or body.find(_ESCAPED, end, span.end) >= 0:
+        return None
+    return Span(start, end)
 
 
 def element_spans(body: bytes, span: Span) -> list[Span]:

@@ -52,6 +52,8 @@ class Client:
 
     @classmethod
     async def connect(cls, url: str) -> Client:
+        if url.startswith("unix:"):
+            return cls(*await asyncio.open_unix_connection(url.removeprefix("unix:"), limit=1 << 26))
         parts = urlsplit(url)
         return cls(*await asyncio.open_connection(parts.hostname, parts.port, limit=1 << 26))
 
