@@ -26,6 +26,7 @@ from proxy import __version__
 from proxy.commands.doctor import doctor
 from proxy.commands.explain import explain
 from proxy.commands.replay import replay
+from proxy.commands.store import store as store_commands
 
 if TYPE_CHECKING:
     from proxy.evidence.tags import Keys
@@ -45,6 +46,7 @@ app = typer.Typer(
 
 for _command in (explain, replay, doctor):
     app.command()(_command)
+app.add_typer(store_commands)
 
 
 def main() -> None:
@@ -196,6 +198,7 @@ async def _serve(
     from proxy.gateway.keeping import Keeping
     from proxy.gateway.renewing import Renewing
     from proxy.gateway.returns import Returns
+    from proxy.ledger.aside import names_in
     from proxy.settings import upstream_key
     from proxy.store import open_store
     from proxy.store.haiku_database import open_databases
@@ -221,7 +224,7 @@ async def _serve(
     if place.parents_end is not None:
         loop.add_reader(place.parents_end, stopped.set)
 
-    store = open_store(settings)
+    store = open_store(settings, names_in)
     returns = Returns(keys, store.contents)
     databases = open_databases(settings)
     keeping = Keeping(store.contents, returns, databases)
