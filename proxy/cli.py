@@ -203,10 +203,7 @@ async def _serve(
     from proxy.store import open_store
     from proxy.store.haiku_database import open_databases
     from proxy.visibility import logs
-    from proxy.visibility.counting import Counting
-    from proxy.visibility.inspector.recorder import Inspector
-    from proxy.visibility.inspector.routes import register
-    from proxy.visibility.watching import Watchers
+    from proxy.visibility.lookout import Lookout
 
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(logs.loop_faults)
@@ -229,15 +226,15 @@ async def _serve(
     databases = open_databases(settings)
     keeping = Keeping(store.contents, returns, databases)
     conversations = Conversations(settings, store.records, keys, returns, store.held, keeping)
-    inspector = Inspector(settings)
-    counting = Counting([inspector.counted])
-    watchers = Watchers([inspector, counting])
-    gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers, client_keys(settings))
+    lookout = Lookout(settings, store, conversations)
+    gateway = Gateway(
+        settings, conversations, store, upstream_key(settings), returns, lookout.watchers, client_keys(settings)
+    )
     renewing = Renewing(gateway, conversations, store.contents, settings, keys, read)
     with contextlib.suppress(NotImplementedError, AttributeError):
         loop.add_signal_handler(signal.SIGHUP, renewing.renew)
     admin = Admin(_own_admin_port(settings.server, place.worker), token)
-    register(admin, inspector)
+    lookout.register(admin)
     worker = {} if place.worker is None else {"worker": place.worker}
     warming: list[asyncio.Task[None]] = []
     try:
@@ -262,8 +259,7 @@ async def _serve(
             task.cancel()
         await gateway.close()
         await admin.close()
-        await inspector.close()
-        await counting.close()
+        await lookout.close()
         await store.close()
     return None
 
