@@ -110,9 +110,11 @@ def serve(
         client_keys(settings)
     except SettingsError as refused:
         _stop(str(refused), _REFUSED)
-    _writable(settings.store.directory)
+    from proxy.store.place import was_begun
     from proxy.store.tag_keys import tag_keys
 
+    if settings.store.directory is not None and not was_begun(settings.store.directory):
+        _writable(settings.store.directory)
     try:
         keys = tag_keys(settings)
     except SettingsError as refused:
@@ -296,9 +298,8 @@ def _stop(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _writable(directory: Path | None) -> None:
-    if directory is None:
-        return
+def _writable(directory: Path) -> None:
+    """A directory in which nothing was kept yet is told of at once; one in use is read, and written when it can be."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
