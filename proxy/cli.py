@@ -12,8 +12,11 @@ import ctypes
 import errno
 import os
 import signal
+import socket
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -23,6 +26,7 @@ from proxy import __version__
 from proxy.commands.doctor import doctor
 from proxy.commands.explain import explain
 from proxy.commands.replay import replay
+from proxy.commands.store import store as store_commands
 
 if TYPE_CHECKING:
     from proxy.evidence.tags import Keys
@@ -42,6 +46,7 @@ app = typer.Typer(
 
 for _command in (explain, replay, doctor):
     app.command()(_command)
+app.add_typer(store_commands)
 
 
 def main() -> None:
@@ -74,11 +79,16 @@ def serve(
         str | None, typer.Option(metavar="URL", help="The provider's base URL, like https://api.openai.com/v1.")
     ] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the records in this directory.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Serve with N processes behind one port.")] = None,
+    allow_anyone: Annotated[
+        bool, typer.Option("--allow-anyone", help="Listen beyond this machine without keys for clients.")
+    ] = False,
 ) -> None:
-    """Run the proxy until SIGTERM or SIGINT."""
+    """Run the proxy until SIGTERM or SIGINT. SIGHUP: read keys and evidence tables again."""
+    from proxy.gateway.access import client_keys
     from proxy.settings import SettingsError, admin_token, load
 
-    try:
+    def read() -> Settings:
         settings = load(
             config,
             {
@@ -86,16 +96,25 @@ def serve(
                 "server.port": ("--port", port),
                 "upstream.base_url": ("--upstream", upstream),
                 "store.data_dir": ("--data", data),
+                "server.workers": ("--workers", workers),
+                "server.allow_anyone": ("--allow-anyone", allow_anyone or None),
             },
         )
+        if data is not None and settings.store.uri is not None:
+            # The flag is the newer word, whatever the file says of the store.
+            settings = settings.model_copy(update={"store": settings.store.model_copy(update={"uri": None})})
+        return settings
+
+    try:
+        settings = read()
+        client_keys(settings)
     except SettingsError as refused:
         _stop(str(refused), _REFUSED)
-    if data is not None and settings.store.uri is not None:
-        # The flag is the newer word, whatever the file says of the store.
-        settings = settings.model_copy(update={"store": settings.store.model_copy(update={"uri": None})})
-    _writable(settings.store.directory)
+    from proxy.store.place import was_begun
     from proxy.store.tag_keys import tag_keys
 
+    if settings.store.directory is not None and not was_begun(settings.store.directory):
+        _writable(settings.store.directory)
     try:
         keys = tag_keys(settings)
     except SettingsError as refused:
@@ -111,24 +130,81 @@ def serve(
     from proxy.visibility import logs
 
     logs.configure()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        failure = runner.run(_serve(settings, keys, token))
-    if failure is not None:
-        _stop(failure, _FAILED)
+    _as_many_files_as_allowed()
+    count = settings.server.workers
+    if count > 1 and settings.store.directory is None and settings.store.uri == "memory://":
+        _stop(
+            'store.uri = "memory://" keeps records in one process only, and server.workers asks for several: keep them '
+            "in a directory or at an address, or use one worker",
+            _REFUSED,
+        )
+    from proxy.gateway import listening
+
+    try:
+        sockets = listening.listeners(settings.server, count)
+    except OSError as failed:
+        _stop(_not_listening(settings.server, failed), _FAILED)
+
+    def work(number: int, parents_end: int | None) -> int:
+        for other in (one for at, own in enumerate(sockets) if at != number for one in own):
+            if other not in sockets[number]:
+                other.close()
+        place = _Place(sockets[number], number if count > 1 else None, parents_end)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            failure = runner.run(_serve(settings, keys, token, place, read))
+        if failure is not None:
+            _stop(failure, _FAILED)
+        return 0
+
+    def stop_listening() -> None:
+        for one in (one for own in sockets for one in own):
+            one.close()
+
+    try:
+        if count == 1:
+            work(0, None)
+        elif not hasattr(os, "fork"):
+            _stop("server.workers needs a system that can fork: use one worker", _REFUSED)
+        else:
+            import proxy.gateway.app
+            import proxy.gateway.conversation  # noqa: F401 - once, before the workers share what was imported
+            from proxy.gateway.workers import supervise
+
+            if (code := supervise(count, work, stop_listening)) != 0:
+                raise typer.Exit(code)
+    finally:
+        listening.forget(settings.server)
 
 
-async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | None:
+@dataclass(frozen=True)
+class _Place:
+    """Where a process serves: its sockets, and as one of several its number and what tells it of the parent's end."""
+
+    listeners: list[socket.socket]
+    worker: int | None = None
+    parents_end: int | None = None
+
+
+async def _serve(
+    settings: Settings, keys: Keys, token: str | None, place: _Place, read: Callable[[], Settings]
+) -> str | None:
     """Serve until a signal comes. Returns why it could not be done, or None after a clean end."""
+    import ssl
+
+    from proxy.gateway.access import client_keys
     from proxy.gateway.admin import Admin
     from proxy.gateway.app import Gateway
     from proxy.gateway.conversation import Conversations
     from proxy.gateway.keeping import Keeping
+    from proxy.gateway.records_api import RecordsApi
+    from proxy.gateway.renewing import Renewing
     from proxy.gateway.returns import Returns
+    from proxy.ledger.aside import names_in
     from proxy.settings import upstream_key
     from proxy.store import open_store
     from proxy.store.haiku_database import open_databases
     from proxy.visibility import logs
-    from proxy.visibility.watching import Watchers
+    from proxy.visibility.lookout import Lookout
 
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(logs.loop_faults)
@@ -143,27 +219,39 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError):  # Windows has no such handlers
             loop.add_signal_handler(number, stop, number)
+    if place.parents_end is not None:
+        loop.add_reader(place.parents_end, stopped.set)
 
-    store = open_store(settings)
+    store = open_store(settings, names_in)
     returns = Returns(keys, store.contents)
     databases = open_databases(settings)
     keeping = Keeping(store.contents, returns, databases)
     conversations = Conversations(settings, store.records, keys, returns, store.held, keeping)
-    watchers = Watchers([])
-    gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers)
-    admin = Admin(settings.server, token)
+    lookout = Lookout(settings, store, conversations)
+    gateway = Gateway(
+        settings, conversations, store, upstream_key(settings), returns, lookout.watchers, client_keys(settings)
+    )
+    renewing = Renewing(gateway, conversations, store.contents, settings, keys, read)
+    with contextlib.suppress(NotImplementedError, AttributeError):
+        loop.add_signal_handler(signal.SIGHUP, renewing.renew)
+    admin = Admin(_own_admin_port(settings.server, place.worker), token)
+    lookout.register(admin)
+    RecordsApi(store.records, settings.tenant, client_keys(settings), guarded=token is not None).register(admin)
+    worker = {} if place.worker is None else {"worker": place.worker}
     warming: list[asyncio.Task[None]] = []
     try:
-        host, port = await gateway.start()
+        address = await gateway.start(place.listeners)
+    except ssl.SSLError as failed:
+        return f"upstream.ca_file holds no certificates that can be read ({failed.reason}): expected a PEM file"
     except OSError as failed:
-        return _not_listening(settings.server.host, settings.server.port, failed, "--port P")
+        return f"upstream.ca_file cannot be read ({failed.strerror or type(failed).__name__})"
     try:
-        refused = await _start_admin(admin, settings.server)
+        refused = await _start_admin(admin, settings.server, worker)
         if refused is not None:
             return refused
         await store.start()
         warming += [asyncio.create_task(database.warm()) for database in databases.values()]
-        logs.event("listening", address=f"http://{_bracketed(host)}:{port}", upstream=gateway.provider)
+        logs.event("listening", address=address, upstream=gateway.provider, **worker)
         await stopped.wait()
         logs.event("stopping")
     except OSError as failed:
@@ -173,11 +261,19 @@ async def _serve(settings: Settings, keys: Keys, token: str | None) -> str | Non
             task.cancel()
         await gateway.close()
         await admin.close()
+        await lookout.close()
         await store.close()
     return None
 
 
-async def _start_admin(admin: Admin, server: ServerSettings) -> str | None:
+def _own_admin_port(server: ServerSettings, worker: int | None) -> ServerSettings:
+    """Each worker tells of itself: the first at the admin port, the others at those that follow."""
+    if not worker or not server.admin_port:
+        return server
+    return server.model_copy(update={"admin_port": server.admin_port + worker})
+
+
+async def _start_admin(admin: Admin, server: ServerSettings, worker: dict[str, int]) -> str | None:
     """Listen on the admin port. Returns why that cannot be done.
 
     Where nobody chose that port and another process has it (a second proxy on this machine), any free one will do.
@@ -188,10 +284,11 @@ async def _start_admin(admin: Admin, server: ServerSettings) -> str | None:
         host, port = await admin.start()
     except OSError as failed:
         if failed.errno != errno.EADDRINUSE or "admin_port" in server.model_fields_set:
-            return _not_listening(server.admin_host, server.admin_port, failed, "server.admin_port", "admin_")
+            where = f"{_bracketed(server.admin_host)}:{server.admin_port + worker.get('worker', 0)}"
+            return _cannot_listen(where, failed, "server.admin_port", "server.admin_host and server.admin_port")
         host, port = await admin.start(any_port=True)
         logs.event("admin-port-taken", wanted=server.admin_port, instead=port)
-    logs.event("admin-listening", address=f"http://{_bracketed(host)}:{port}")
+    logs.event("admin-listening", address=f"http://{_bracketed(host)}:{port}", **worker)
     return None
 
 
@@ -201,9 +298,8 @@ def _stop(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _writable(directory: Path | None) -> None:
-    if directory is None:
-        return
+def _writable(directory: Path) -> None:
+    """A directory in which nothing was kept yet is told of at once; one in use is read, and written when it can be."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
@@ -216,14 +312,18 @@ def _writable(directory: Path | None) -> None:
         )
 
 
-def _not_listening(host: str, port: int, failed: OSError, change: str, of: str = "") -> str:
-    where = f"{_bracketed(host)}:{port}"
+def _not_listening(server: ServerSettings, failed: OSError) -> str:
+    if server.unix_socket is not None:
+        return _cannot_listen(str(server.unix_socket), failed, "server.unix_socket", "server.unix_socket")
+    return _cannot_listen(f"{_bracketed(server.host)}:{server.port}", failed, "--port P", "server.host and server.port")
+
+
+def _cannot_listen(where: str, failed: OSError, change: str, check: str) -> str:
     if failed.errno == errno.EADDRINUSE:
         return f"{where} is in use by another process: stop it, or listen elsewhere with {change}"
     if failed.errno in (errno.EACCES, errno.EPERM):
-        return f"{where} needs privileges that this process does not have: choose a port above 1023 with {change}"
-    why = failed.strerror or type(failed).__name__
-    return f"cannot listen on {where} ({why}): check server.{of}host and server.{of}port"
+        return f"{where} needs privileges that this process does not have: choose another with {change}"
+    return f"cannot listen on {where} ({failed.strerror or type(failed).__name__}): check {check}"
 
 
 def _bracketed(host: str) -> str:
@@ -236,6 +336,17 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.Loop
+
+
+def _as_many_files_as_allowed() -> None:
+    """Each request has two connections, and most systems let a process open 1,024 files unless it asks for more."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _keep_large_buffers_on_the_heap() -> None:

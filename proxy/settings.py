@@ -69,6 +69,11 @@ class ServerSettings(Section):
     admin_host: str = Field(default="127.0.0.1", min_length=1)
     admin_port: Port = 8081
     admin_token_env: str | None = None
+    unix_socket: Annotated[Path, Field(strict=False)] | None = None
+    workers: int = Field(default=1, ge=1, le=256)
+    keys_env: str | None = None
+    keys_file: Annotated[Path, Field(strict=False)] | None = None
+    allow_anyone: bool = False
     max_body_bytes: int = Field(default=67_108_864, ge=1024)
     max_header_bytes: int = Field(default=65_536, ge=1024)
     max_requests: int = Field(default=4096, ge=1)
@@ -89,12 +94,18 @@ class ServerSettings(Section):
             )
         return self
 
-    @field_validator("admin_token_env")
+    @model_validator(mode="after")
+    def _one_place_for_keys(self) -> ServerSettings:
+        if self.keys_env is not None and self.keys_file is not None:
+            raise ValueError("keys_file: expected keys_env or keys_file, not both")
+        return self
+
+    @field_validator("admin_token_env", "keys_env")
     @classmethod
     def _a_variable_name(cls, value: str | None) -> str | None:
         if value is not None and not _VARIABLE_NAME.fullmatch(value):
             raise ValueError(
-                "expected the *name* of an environment variable (letters, digits, underscores) that holds the token"
+                "expected the *name* of an environment variable (letters, digits, underscores) that holds the secret"
             )
         return value
 
@@ -104,9 +115,17 @@ class UpstreamSettings(Section):
 
     base_url: str = "https://api.openai.com/v1"
     api_key_env: str | None = None
+    api_key_file: Annotated[Path, Field(strict=False)] | None = None
+    ca_file: Annotated[Path, Field(strict=False)] | None = None
     connect_seconds: Seconds = 15
     first_byte_seconds: Seconds = 1200
     idle_seconds: Seconds = 600
+
+    @model_validator(mode="after")
+    def _one_place_for_the_key(self) -> UpstreamSettings:
+        if self.api_key_env is not None and self.api_key_file is not None:
+            raise ValueError("api_key_file: expected api_key_env or api_key_file, not both")
+        return self
 
     @field_validator("base_url")
     @classmethod
@@ -249,6 +268,14 @@ class TagsSettings(Section):
         return value
 
 
+class InspectorSettings(Section):
+    """What the inspector on the admin port shows and remembers. It writes nothing to disk."""
+
+    content: bool = False
+    requests: int = Field(default=5000, ge=10, le=100_000)
+    memory_bytes: int = Field(default=67_108_864, ge=1_048_576)
+
+
 class FieldNames(Section):
     """Under which names `auto` looks for the parts of a chunk, the first that is there wins."""
 
@@ -259,6 +286,18 @@ class FieldNames(Section):
     collection: Names = _FIELDS.collection
     headings: Names = _FIELDS.headings
     pages: Names = _FIELDS.pages
+
+
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PriceRow(Section):
+    """One `[[prices]]` table: what a million tokens of some models cost, in whatever currency."""
+
+    model: str = Field(min_length=1)
+    input: Price
+    cached_input: Price | None = None
+    output: Price = 0.0
 
 
 _BY_FORMAT: dict[str, dict[str, Any]] = {
@@ -342,6 +381,8 @@ class Settings(BaseSettings):
     store: StoreSettings = StoreSettings()
     tenant: TenantSettings = TenantSettings()
     tags: TagsSettings = TagsSettings()
+    inspector: InspectorSettings = InspectorSettings()
+    prices: list[PriceRow] = Field(default_factory=list)
     evidence: list[EvidenceTable] = Field(default_factory=list)
 
     @field_validator("evidence")
@@ -386,6 +427,7 @@ _UNSHOWN = frozenset(
         ("upstream", "api_key_env"),
         ("tags", "key_env"),
         ("server", "admin_token_env"),
+        ("server", "keys_env"),
         ("store", "uri"),
     }
 )
@@ -460,23 +502,35 @@ def load(
 
 
 def upstream_key(settings: Settings, environ: Mapping[str, str] | None = None) -> str | None:
-    """The key that `upstream.api_key_env` names, or None when none is named.
+    """The key that `upstream.api_key_env` or `upstream.api_key_file` names, or None when none is named.
 
-    Raises `SettingsError` when the variable is unset, empty or cannot stand in a header; its value is never shown.
+    Raises `SettingsError` when the variable is unset, empty or cannot stand in a header, and when the file cannot be
+    read; the key is never shown.
     """
-    name = settings.upstream.api_key_env
-    if name is None:
+    name, file = settings.upstream.api_key_env, settings.upstream.api_key_file
+    if name is None and file is None:
         return None
-    key = (os.environ if environ is None else environ).get(name, "").strip()
-    if not key:
+    if file is not None:
+        try:
+            key = file.expanduser().read_text().strip()
+        except (OSError, UnicodeError) as failed:
+            raise SettingsError(
+                f"upstream.api_key_file = {json.dumps(str(file))} cannot be read ({type(failed).__name__}): "
+                "expected a file that holds the key and nothing else"
+            ) from None
+    else:
+        key = (os.environ if environ is None else environ).get(name or "", "").strip()
+    if not key and file is None:
         # Not even the name is repeated: a key pasted there by mistake looks like one.
         raise SettingsError(
             "upstream.api_key_env names an environment variable that is unset or empty: "
             "export the key there, or remove the setting to pass the clients' own Authorization through"
         )
-    if not key.isascii() or not key.isprintable() or " " in key:
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        holder = "the file" if file is not None else "the variable"
+        setting = "upstream.api_key_file" if file is not None else "upstream.api_key_env"
         raise SettingsError(
-            "the variable that upstream.api_key_env names holds something that cannot stand in a header: "
+            f"{holder} that {setting} names holds something that cannot stand in a header: "
             "expected a key of printable ASCII characters without spaces"
         )
     return key
@@ -605,7 +659,7 @@ def _explain(error: ErrorDetails, sources: Sequence[_Source]) -> str:
         return f"{place}: {shown} is missing: expected {_expected(_field(plain))}"
     if error["type"] == "value_error":
         said = str(error["ctx"]["error"])
-        if said.startswith(("fields ", "ids ", "tools: ", "max_bytes_in_flight ")):
+        if said.startswith(("fields ", "ids ", "tools: ", "max_bytes_in_flight ", "keys_file: ", "api_key_file: ")):
             return f"{place}: {shown}.{said}"
         if said.startswith(("two tables ", "the table ")):
             return f"{place}: {shown}: {said}"
@@ -617,7 +671,8 @@ def _explain(error: ErrorDetails, sources: Sequence[_Source]) -> str:
 
 
 def _may_be_a_credential(plain: tuple[str, ...], value: Any) -> bool:
-    return isinstance(value, str) and (plain[-1].endswith(("key_env", "token_env")) or "@" in value or "?" in value)
+    names_a_secret = plain[-1].endswith(("key_env", "keys_env", "token_env"))
+    return isinstance(value, str) and (names_a_secret or "@" in value or "?" in value)
 
 
 def _dotted(key: Key) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.gateway import seen
+from proxy.gateway.access import ClientKeys
 from proxy.gateway.app import Conversing
 from proxy.gateway.watched import Watcher
 from tests.house.keys import KEYS
@@ -59,6 +60,7 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
         key: str | None = None,
         ready: bool = True,
         watcher: Watcher | None = None,
+        keys: ClientKeys | None = None,
         **sections: Any,
     ) -> InProcess:
         chosen = settings(provider.url, **sections)
@@ -68,10 +70,11 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
             from proxy.gateway.conversation import Conversations
             from proxy.gateway.keeping import Keeping
             from proxy.gateway.returns import Returns
+            from proxy.ledger.aside import names_in
             from proxy.store import open_store
             from proxy.store.haiku_database import open_databases
 
-            store = open_store(chosen)
+            store = open_store(chosen, names_in)
             await store.start()
             tagging = Returns(KEYS, store.contents)
             databases = open_databases(chosen)
@@ -79,7 +82,7 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
                 await database.warm()  # the first one imports LanceDB
             keeping = Keeping(store.contents, tagging, databases)
             conversations = Conversations(chosen, store.records, KEYS, tagging, store.held, keeping)
-        running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher)
+        running = InProcess(chosen, conversations, store or NoStore(ready), key, tagging, watcher, keys)
         running.store = store
         started.append((running, store))
         return await running.start()

@@ -44,6 +44,8 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert settings.server.admin_token_env is None
     assert settings.server.max_body_bytes == 67108864
     server, upstream = settings.server, settings.upstream
+    assert (server.workers, server.unix_socket, server.keys_env, server.keys_file) == (1, None, None, None)
+    assert (server.allow_anyone, upstream.api_key_file, upstream.ca_file) == (False, None, None)
     assert (server.max_header_bytes, server.max_requests, server.max_bytes_in_flight) == (65536, 4096, 1 << 30)
     assert (server.header_seconds, server.body_seconds, server.send_seconds) == (30, 60, 300)
     assert (server.keep_alive_seconds, server.comment_seconds, server.drain_seconds) == (75, 0, 30)
@@ -330,6 +332,20 @@ def test_a_named_key_must_be_there_and_fit_a_header(tmp_path: Path) -> None:
     assert "cannot stand in a header" in refused(tmp_path, text, THE_KEY="a\nb")
     assert upstream_key(loaded(tmp_path, text, THE_KEY=" sk-1\n"), {"THE_KEY": " sk-1\n"}) == "sk-1"
     assert upstream_key(Settings()) is None
+
+
+def test_a_key_in_a_file_must_be_there_and_fit_a_header(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    text = f'[upstream]\napi_key_file = "{key}"'
+
+    assert "cannot be read (FileNotFoundError)" in refused(tmp_path, text)
+    key.write_text("hunter2 hunter2")
+    message = refused(tmp_path, text)
+    assert "the file that upstream.api_key_file names holds something that cannot stand" in message
+    assert "hunter2" not in message
+    key.write_text("sk-1\n")
+    assert upstream_key(loaded(tmp_path, text), {}) == "sk-1"
+    assert "not both" in refused(tmp_path, f'{text}\napi_key_env = "THE_KEY"', THE_KEY="x")
 
 
 def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from logging import Logger, getLogger
 from typing import Any, Protocol
 
@@ -22,17 +24,17 @@ from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from proxy.compaction.outcome import Reason, Untouched
-from proxy.gateway import encodings, errors, headers, tunnel
+from proxy.gateway import encodings, errors, headers, listening, tunnel
+from proxy.gateway.access import ClientKeys, Grant, whose
 from proxy.gateway.conversation import Asked, tenant_digest
 from proxy.gateway.limits import Capacity, Full, Patience, Share, TooSlow
 from proxy.gateway.replies import Outgoing, Sent, give_up_later
 from proxy.gateway.steering import Decoded, Head, Incoming, Steering
 from proxy.gateway.upstream import BrokenOff, Destination, Reply, TimeLimits, Unreachable, Upstream, origin_form
 from proxy.gateway.watched import Arrived, Conversed, Nobody, Passed, Stays, Watcher
-from proxy.settings import ServerSettings, Settings
+from proxy.settings import ServerSettings, Settings, TenantSettings
 from proxy.visibility import logs
 
-_BACKLOG = 1024  # a client that opens many connections at once overflows the default of 128
 _HEADER_LINES = 512
 _READ_BUFFER = 1 << 18
 _IN_A_THREAD = 1 << 18  # decoding more than this would hold up the streams that are open beside it
@@ -93,6 +95,16 @@ class Readiness(Protocol):
     def ready(self) -> tuple[bool, str]: ...
 
 
+@dataclass(frozen=True)
+class Serving:
+    """What requests are served with. It is swapped whole, and a request keeps to its end what it began with."""
+
+    conversations: Conversing
+    tagging: Tagging | None = None
+    api_key: str | None = None
+    keys: ClientKeys | None = None
+
+
 class _Alone:
     """A request whose conversation could not be looked at: it goes up as it came."""
 
@@ -129,10 +141,12 @@ class _SlowUpload(Exception):
 class _Facts:
     """What is read of a request once and needed all the way: raw target, raw headers, the reply, the log line."""
 
-    def __init__(self, request: web.BaseRequest, server: ServerSettings, share: Share) -> None:
+    def __init__(self, request: web.BaseRequest, server: ServerSettings, serving: Serving, share: Share) -> None:
         self.began = time.perf_counter_ns()
         self.request = request
         self.share = share
+        self.serving = serving
+        self.grant: Grant | None = None
         self.upload = Patience(server.body_seconds)
         self.method = request.method
         self.asked = request.raw_path.encode("utf-8", "surrogateescape")
@@ -189,6 +203,15 @@ class _Facts:
             stays=tuple(self.stays.ended),
             conversed=self.exchange.told() if self.exchange is not None else None,
         )
+
+    def up(self, rewritten: bool) -> list[tuple[bytes, bytes]]:
+        """The header lines that go to the provider."""
+        api_key = self.grant.upstream_key if self.grant is not None else None
+        return headers.up(self.headers, rewritten, api_key or self.serving.api_key, ours=self.grant is not None)
+
+    def credential(self, tenant: TenantSettings) -> str | None:
+        """What stands for the request's tenant: the one that a key of ours names, else what the settings say."""
+        return whose(self.headers, tenant, self.grant)
 
     def own_lines(self) -> list[tuple[bytes, bytes]]:
         """Our reply headers for an answer of our own. A body that was never read is no JSON."""
@@ -375,20 +398,20 @@ class Gateway:
         api_key: str | None = None,
         tagging: Tagging | None = None,
         watcher: Watcher | None = None,
+        keys: ClientKeys | None = None,
     ) -> None:
         self._watcher = watcher or Nobody()
         self._settings = settings
-        self._conversations = conversations
+        self._serving = Serving(conversations, tagging, api_key, keys)
         self._readiness = readiness
-        self._api_key = api_key
-        self._tagging = tagging
         self._server = settings.server
         self._limit = settings.server.max_body_bytes
         self._capacity = Capacity(settings.server.max_requests, settings.server.max_bytes_in_flight)
         self._upstream: Upstream | None = None
         self._http: _Server | None = None
         self._runner: web.ServerRunner | None = None
-        self._site: web.TCPSite | None = None
+        self._sites: list[web.SockSite] = []
+        self._address = ""
         self._running: set[asyncio.Task[Any]] = set()
         self._finishing: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -398,29 +421,36 @@ class Gateway:
         """Scheme, host and port of the provider, to show."""
         return Destination.of(self._settings.upstream.base_url).origin
 
-    async def start(self) -> tuple[str, int]:
-        """Listen; returns the address. Raises `OSError` if it cannot be had."""
-        server = self._settings.server
+    async def start(self, listeners: Sequence[socket.socket] = ()) -> str:
+        """Listen at these sockets, or where the settings say; returns the address. Raises `OSError` if it cannot be
+        had, and if the provider's certificates cannot be checked as the settings say."""
         upstream = self._settings.upstream
         limits = TimeLimits(upstream.connect_seconds, upstream.first_byte_seconds, upstream.idle_seconds)
-        self._upstream = Upstream(upstream.base_url, limits)
-        self._http = _Server(self.handle, server)
+        self._upstream = Upstream(upstream.base_url, limits, upstream.ca_file)
+        self._http = _Server(self.handle, self._server)
         self._runner = web.ServerRunner(self._http, shutdown_timeout=0.1)
         await self._runner.setup()
-        self._site = web.TCPSite(self._runner, server.host, server.port, backlog=_BACKLOG)
         try:
-            await self._site.start()
+            for listener in listeners or listening.listeners(self._server)[0]:
+                site = web.SockSite(self._runner, listener, backlog=listening.BACKLOG)
+                await site.start()
+                self._sites.append(site)
+                self._address = self._address or listening.address_of(listener)
         except OSError:
             await self.close()
             raise
-        host, port = self._runner.addresses[0][:2]
-        return host, port
+        return self._address
+
+    def renew(self, serving: Serving) -> None:
+        """Serve with this from now on. Requests that are under way keep to the end what they began with."""
+        self._serving = serving
 
     async def close(self) -> None:
         """Take no new requests, let what is under way go on for `drain_seconds`, then end it."""
         self._closing = True
-        if self._site is not None and self._runner is not None and self._site in self._runner.sites:
-            await self._site.stop()
+        for site in self._sites:
+            await site.stop()
+        self._sites = []
         if self._http is not None:
             self._http.close_idle()
         if self._running:
@@ -450,7 +480,7 @@ class Gateway:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
-        facts = _Facts(request, self._server, self._capacity.share())
+        facts = _Facts(request, self._server, self._serving, self._capacity.share())
         arrived = facts.arrived()
         facts.trace = self._watcher.arrived(arrived)
         task = asyncio.current_task()
@@ -505,9 +535,15 @@ class Gateway:
 
     async def _serve(self, facts: _Facts) -> Sent:
         """What takes work. Raises `Full` where there is too much of it already."""
+        if facts.serving.keys is not None:
+            facts.grant = facts.serving.keys.grant(facts.headers)
+            if facts.grant is None:
+                facts.end = "unknown-key"
+                facts.out.hang_up()
+                return await facts.out.answer(errors.unknown_key(), facts.own_lines())
         self._capacity.room_for(_content_length(facts.headers) or 0 if facts.api is not None else 0)
-        if facts.path == _RETURNS and self._tagging is not None:
-            return await self._tag(facts, self._tagging)
+        if facts.path == _RETURNS and facts.serving.tagging is not None:
+            return await self._tag(facts, facts.serving.tagging)
         if facts.method == "CONNECT":
             facts.out.hang_up()
             return await facts.out.answer(errors.unsupported_method(facts.method), facts.own_lines())
@@ -564,13 +600,13 @@ class Gateway:
             facts.share.held_besides(len(sent))
         facts.added += time.perf_counter_ns() - since
         facts.forwarded = len(sent)
-        lines = headers.up(facts.headers, not untouched, self._api_key)
+        lines = facts.up(not untouched)
         if exchange.steering is not None:
             provider = _Provider(
                 lambda body, lines: self._send(facts, lines, body, len(body)),
                 sent,
                 lines,
-                headers.up(facts.headers, True, self._api_key),
+                facts.up(True),
                 self._limit,
             )
             return await self._steer(facts, provider, exchange, exchange.steering)
@@ -605,8 +641,7 @@ class Gateway:
             return await facts.out.answer(errors.too_slow(), facts.own_lines())
         except encodings.Broken:
             return await facts.out.answer(errors.malformed("its body is not encoded as announced"), facts.own_lines())
-        tenant = self._settings.tenant
-        who = headers.credential(facts.headers, tenant.by, tenant.header)
+        who = facts.credential(self._settings.tenant)
         answer = await tagging.answer(body, tenant_digest(who) if who is not None else None)
         return await facts.out.answer(answer, facts.own_lines())
 
@@ -615,7 +650,7 @@ class Gateway:
         facts.share.enter()
         if facts.api is not None:
             facts.evidence = (await self._ask(facts, b"")).header
-        lines = headers.up(facts.headers, False, self._api_key)
+        lines = facts.up(False)
         length = _content_length(facts.headers)
         chunked = bool(headers.values(facts.headers, b"transfer-encoding"))
         if chunked or length:
@@ -636,8 +671,8 @@ class Gateway:
         if facts.api is not None:
             facts.evidence = (await self._ask(facts, b"")).header
             evidence = headers.printable(facts.evidence)
-        through = tunnel.Tunnel(upstream.destination, facts.request)
-        lines = headers.up(facts.headers, False, self._api_key)
+        through = tunnel.Tunnel(upstream, facts.request, Patience(self._server.send_seconds))
+        lines = facts.up(False)
         try:
             await through.run(upstream.destination.target(facts.target), lines, evidence)
         finally:
@@ -714,18 +749,17 @@ class Gateway:
                 await self.surely(exchange.ended(False))
 
     async def _ask(self, facts: _Facts, body: bytes) -> Underway:
-        tenant = self._settings.tenant
         try:
             asked = Asked(
                 body=body,
-                credential=headers.credential(facts.headers, tenant.by, tenant.header),
+                credential=facts.credential(self._settings.tenant),
                 question_id=headers.value(facts.headers, headers.QUESTION),
                 conversation_id=headers.value(facts.headers, headers.CONVERSATION),
                 compaction_off=(headers.value(facts.headers, headers.COMPACTION) or "").lower() == "off",
                 api=facts.api or "chat",
                 stays=facts.stays,
             )
-            facts.exchange = await self._conversations.ask(asked)
+            facts.exchange = await facts.serving.conversations.ask(asked)
         except Exception as fault:
             # Whatever fails in the rooms below must never break a user's request.
             logs.fault("conversation-failed", fault, id=facts.id)

@@ -48,6 +48,17 @@ def unreachable(where: str, what: str, sent: str, late: bool) -> Answer:
     )
 
 
+def unknown_key() -> Answer:
+    answer = shaped(
+        401,
+        "Evidence Proxy does not know this key, or none was sent. Send one of the proxy's own keys as Authorization: "
+        "Bearer KEY, or as api-key.",
+        "invalid_request_error",
+        "invalid_api_key",
+    )
+    return Answer(answer.status, answer.body, (*answer.headers, (b"WWW-Authenticate", b"Bearer")))
+
+
 def full(what: str) -> Answer:
     """More than the proxy takes on at once. Clients wait as long as Retry-After says, and ask again."""
     return _later(f"Evidence Proxy is at its limit: {what}. Try again later.", "proxy_full")

@@ -63,17 +63,18 @@ def request_id(headers: Headers) -> str | None:
     return given if given is not None and _A_REQUEST_ID.fullmatch(given) else None
 
 
-def up(headers: Headers, rewritten: bool, api_key: str | None) -> list[tuple[bytes, bytes]]:
+def up(headers: Headers, rewritten: bool, api_key: str | None, ours: bool = False) -> list[tuple[bytes, bytes]]:
     """The lines that go to the provider: without Host and Content-Length, which the new connection sets itself.
 
     `rewritten` drops what described the body that came. An `api_key` takes the place of every credential that the
-    client sent, so that what identifies a tenant here is never shown to the provider.
+    client sent, so that what identifies a tenant here is never shown to the provider; with `ours`, where the client's
+    credential is a key of this proxy, it is taken off also if no `api_key` takes its place.
     """
     # Expect is answered at this hop: nobody here waits with the body.
     dropped = _HOP | _OURS | _connection_options(headers) | {b"host", b"content-length", b"expect"}
     if rewritten:
         dropped |= _OF_THE_BODY
-    if api_key is not None:
+    if api_key is not None or ours:
         dropped |= set(_CREDENTIALS)
     lines = [line for line in headers if line[0].lower() not in dropped]
     if api_key is not None:
@@ -112,6 +113,12 @@ def of_another_body(lines: Headers) -> Headers:
 def printable(text: str) -> bytes:
     """`text` as a header value that cannot end its line, whatever stands in it."""
     return _UNPRINTABLE.sub(b"?", text.encode("utf-8", "replace"))
+
+
+def credentials(headers: Headers) -> list[bytes]:
+    """All credentials that a request shows, without the word `Bearer` before them."""
+    shown = [found.strip() for name in _CREDENTIALS for found in values(headers, name)]
+    return [found[7:].strip() if found[:7].lower() == b"bearer " else found for found in shown]
 
 
 def credential(headers: Headers, by: str, header: str | None) -> str | None:

@@ -8,19 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import ssl
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from proxy.gateway import headers
-from proxy.gateway.upstream import Destination, Unreachable
+from proxy.gateway.limits import Patience
+from proxy.gateway.upstream import Unreachable, Upstream
 
-_CONNECT_SECONDS = 15.0
 _HEAD_BYTES = 1 << 18
 _PIECE = 1 << 16
 _MOST_WAITING = 1 << 20
+_SENT = "The request was sent whole"
 
 
 def wanted(method: str, lines: headers.Headers) -> bool:
@@ -60,9 +60,13 @@ class _FromClient:
 class Tunnel:
     """One such connection. `status` is the provider's, `sent` and `received` count bytes after the heads."""
 
-    def __init__(self, destination: Destination, request: web.BaseRequest) -> None:
-        self._destination = destination
+    def __init__(self, upstream: Upstream, request: web.BaseRequest, patience: Patience) -> None:
+        """`patience` is with a client that does not take what the provider sends."""
+        self._destination = upstream.destination
+        self._limits = upstream.limits
+        self._tls = upstream.tls
         self._request = request
+        self._patience = patience
         self.status = 0
         self.sent = 0
         self.received = 0
@@ -77,9 +81,13 @@ class Tunnel:
         try:
             writer.write(self._head(target, lines))
             try:
-                head = await reader.readuntil(b"\r\n\r\n")
+                async with asyncio.timeout(self._limits.first_byte or None):
+                    head = await reader.readuntil(b"\r\n\r\n")
+            except TimeoutError:
+                late = f"it did not reply within {self._limits.first_byte:g} seconds"
+                raise Unreachable(self._destination.origin, late, _SENT, late=True) from None
             except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-                raise Unreachable(self._destination.origin, "it closed the connection without a reply") from None
+                raise Unreachable(self._destination.origin, "it closed the connection without a reply", _SENT) from None
             transport = self._request.transport
             if transport is None or transport.is_closing():
                 raise ConnectionResetError("the client has gone")
@@ -106,13 +114,12 @@ class Tunnel:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         where = self._destination.origin
         parts = urlsplit(where)
-        secure = ssl.create_default_context() if parts.scheme == "https" else None
-        port = parts.port or (443 if secure else 80)
+        port = parts.port or (443 if self._tls else 80)
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                return await asyncio.open_connection(parts.hostname, port, ssl=secure, limit=_HEAD_BYTES)
+            async with asyncio.timeout(self._limits.connect or None):
+                return await asyncio.open_connection(parts.hostname, port, ssl=self._tls, limit=_HEAD_BYTES)
         except TimeoutError:
-            raise Unreachable(where, f"got no connection within {_CONNECT_SECONDS:.0f} seconds") from None
+            raise Unreachable(where, f"got no connection within {self._limits.connect:g} seconds") from None
         except OSError:
             raise Unreachable(where, "could not connect") from None
 
@@ -134,7 +141,12 @@ class Tunnel:
         while left != 0 and (piece := await reader.read(_PIECE if left is None else min(left, _PIECE))):
             self.sent += len(piece)
             transport.write(piece)
-            await self._request.writer.drain()
+            try:
+                async with asyncio.timeout(self._patience.left()):
+                    await self._request.writer.drain()
+            except TimeoutError:
+                transport.abort()
+                return
             left = left - len(piece) if left is not None else None
             if left is None and refusal is not None and piece.endswith(b"0\r\n\r\n"):
                 return  # the last chunk

@@ -12,8 +12,10 @@ import asyncio
 import contextlib
 import re
 import socket
+import ssl
 from collections.abc import AsyncIterable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -169,14 +171,22 @@ class Reply:
 class Upstream:
     """A client of one provider. Use `ask`; `close` at the end."""
 
-    def __init__(self, base_url: str, limits: TimeLimits = TimeLimits()) -> None:
-        """To be called inside the event loop that will use it."""
+    def __init__(self, base_url: str, limits: TimeLimits = TimeLimits(), ca_file: Path | None = None) -> None:
+        """To be called inside the event loop that will use it. Certificates are always checked; those that `ca_file`
+        holds are trusted beside the system's. Raises `OSError` (`ssl.SSLError`) where it cannot be read."""
         self.destination = Destination.of(base_url)
-        self._limits = limits
+        self.limits = limits
+        self.tls = ssl.create_default_context() if self.destination.origin.startswith("https:") else None
+        if self.tls is not None and ca_file is not None:
+            self.tls.load_verify_locations(ca_file.expanduser())
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._connector = aiohttp.TCPConnector(
-            limit=0, keepalive_timeout=_KEEP_ALIVE_SECONDS, ttl_dns_cache=30, socket_factory=_socket
+            limit=0,
+            ssl=self.tls or True,
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            ttl_dns_cache=30,
+            socket_factory=_socket,
         )
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect or None)
         # The connector asks a request where to connect to; this one stands for all of them and is never sent.
@@ -199,7 +209,7 @@ class Upstream:
         try:
             connection = await self._connector.connect(self._address, [], self._timeout)
         except TimeoutError:
-            raise Unreachable(where, f"got no connection within {self._limits.connect:g} seconds") from None
+            raise Unreachable(where, f"got no connection within {self.limits.connect:g} seconds") from None
         except (aiohttp.ClientError, OSError) as failed:
             raise Unreachable(where, f"could not connect ({_why(failed)})") from None
 
@@ -226,7 +236,7 @@ class Upstream:
             else:
                 protocol.transport.write(head)
                 upload = self._loop.create_task(
-                    _upload(protocol, self._loop, body, chunked, progress, self._limits.idle)
+                    _upload(protocol, self._loop, body, chunked, progress, self.limits.idle)
                 )
                 upload.add_done_callback(_fault)
             message, payload = await self._in_time(_reply_head(protocol), upload)
@@ -242,7 +252,7 @@ class Upstream:
             if isinstance(failed, TooSlow):
                 raise Unreachable(where, "it did not take the request in time", sent, late=True) from None
             if isinstance(failed, TimeoutError):
-                late = f"it did not reply within {self._limits.first_byte:g} seconds"
+                late = f"it did not reply within {self.limits.first_byte:g} seconds"
                 raise Unreachable(where, late, sent, late=True) from None
             if isinstance(failed, aiohttp.ServerDisconnectedError):
                 raise Unreachable(where, "it closed the connection without a reply", sent) from None
@@ -253,11 +263,11 @@ class Upstream:
             if isinstance(failed, Unreachable):
                 failed.sent = sent
             raise failed
-        return Reply(message, payload, connection, upload, self._limits.idle)
+        return Reply(message, payload, connection, upload, self.limits.idle)
 
     async def _in_time(self, head: Coroutine[Any, Any, T], upload: asyncio.Task[None] | None) -> T:
         """The head of a reply. The provider's time begins when it has the request. Raises `TimeoutError`."""
-        seconds = self._limits.first_byte
+        seconds = self.limits.first_byte
         async with asyncio.timeout(seconds if seconds and upload is None else None) as limit:
 
             def begin(_: asyncio.Task[None]) -> None:

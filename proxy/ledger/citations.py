@@ -223,7 +223,9 @@ class Resolver:
             if found := self._question.chunks(option):
                 return Resolved(option, tuple(found), beside=True)
             if option in self._cited_before:
-                return Resolved(option)
+                # An output that was called for in the same reply may be what was meant, too.
+                outputs = tuple(self._own.outputs(bare))
+                return Resolved(option, outputs, beside=bool(outputs))
         if found := self._own.outputs(bare) or self._question.outputs(bare):
             return Resolved(bare, tuple(found))
         for option in options:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -194,9 +195,9 @@ class Provider:
         self._arrived = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> Provider:
+    async def start(self, tls: ssl.SSLContext | None = None) -> Provider:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self._serve), "127.0.0.1", 0, backlog=1024)
+        self._server = await loop.create_server(lambda: _Connection(self._serve), "127.0.0.1", 0, backlog=1024, ssl=tls)
         return self
 
     async def stop(self) -> None:

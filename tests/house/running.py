@@ -9,9 +9,11 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from proxy.gateway.access import ClientKeys
 from proxy.gateway.app import Conversing, Gateway, Readiness, Tagging
 from proxy.gateway.watched import Watcher
 from proxy.settings import Settings
@@ -52,11 +54,12 @@ class ProxyProcess:
         self.url = (await self.line("listening"))["address"]
         return self
 
-    async def line(self, event: str) -> dict[str, Any]:
-        """The first log line of this event, as soon as it is there. `AssertionError` if the process ends without it."""
+    async def line(self, event: str, number: int = 0) -> dict[str, Any]:
+        """The first log line of this event (or of another number), as soon as it is there. `AssertionError` if the
+        process ends without it."""
 
         def found() -> dict[str, Any] | None:
-            return next((line for line in self.lines if line["event"] == event), None)
+            return next(islice((line for line in self.lines if line["event"] == event), number, None), None)
 
         async with self._spoke:
             await self._spoke.wait_for(lambda: self._ended or found() is not None)
@@ -104,15 +107,15 @@ class InProcess:
         key: str | None,
         tagging: Tagging | None = None,
         watcher: Watcher | None = None,
+        keys: ClientKeys | None = None,
     ) -> None:
         self.settings = settings
-        self.gateway = Gateway(settings, conversations, readiness, key, tagging, watcher)
+        self.gateway = Gateway(settings, conversations, readiness, key, tagging, watcher, keys)
         self.url = ""
         self.store: Any = None  # the real one, where there is one
 
     async def start(self) -> InProcess:
-        host, port = await self.gateway.start()
-        self.url = f"http://{host}:{port}"
+        self.url = await self.gateway.start()
         return self
 
     async def stop(self) -> None:
