@@ -2,8 +2,8 @@
 
     python -m benchmarks.gateway [--quick]
 
-The proxy has one core; load and a fast upstream (nginx) share the other. Every measured request is compacted, belongs to
-a conversation of its own, and its reply is recorded on disk. Runs are made in turns, medians of five; processor time
+The proxy has one core; load and a fast provider share the other. Every measured request is compacted, belongs to a
+conversation of its own, and its reply is recorded on disk. Runs are made in turns, medians of five; processor time
 per request is the steadier figure where others use the machine. Ends with an error where a ratio misses its bound.
 """
 

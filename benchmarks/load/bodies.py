@@ -54,9 +54,11 @@ class Body:
 
 @dataclass(frozen=True)
 class Kind:
-    """`settles` is the request whose reply settles a conversation's last question, `asks` the first of the next one."""
+    """`settles` is the request whose reply settles a conversation's last question, `asks` the first of the next one;
+    `before` settles the last but one."""
 
     name: str
+    before: Body
     settles: Body
     asks: Body
 
@@ -87,16 +89,16 @@ def _question(number: int, content: Any, cited: list[str]) -> list[dict[str, Any
 
 def _kind(name: str, questions: list[list[dict[str, Any]]]) -> Kind:
     history: list[dict[str, Any]] = []
+    before = history
     for question in questions:
-        if history:
-            history.append({"role": "assistant", "content": "Yes."})
-        history += question
+        before = history
+        history = [*history, *([{"role": "assistant", "content": "Yes."}] if history else []), *question]
     asked = [
         *history,
         {"role": "assistant", "content": "Yes."},
         {"role": "user", "content": "And what follows from it?"},
     ]
-    return Kind(name, Body.of(body(history)), Body.of(body(asked)))
+    return Kind(name, Body.of(body(before or history)), Body.of(body(history)), Body.of(body(asked)))
 
 
 def _results(dice: random.Random, number: int, count: int, size: int) -> tuple[str, list[str]]:
@@ -162,4 +164,4 @@ def plain(name: str, want: int) -> Kind:
         history.append({"role": "assistant", "content": prose(dice, want // turns // 2)})
         history.append({"role": "user", "content": prose(dice, want // turns // 2)})
     raw = Body.of(body(history))
-    return Kind(name, raw, raw)
+    return Kind(name, raw, raw, raw)
