@@ -229,6 +229,9 @@ class Conversations:
             return Exchange(asked, decision.outcome, refusal, None, read, decision.boundary)
         self._unsettled.put(keyed(tenant, read.transcript.shown), True)
         after = _Afterwards(self, read, decision.boundary, tenant, asked, large)
+        if (conversation := _conversation(asked, read.transcript)) is not None:
+            evidence, from_reply = read.tables_of_returns, decision.boundary.reply + 1
+            self._keeping.see(conversation, read.transcript, evidence, from_reply)
         exchange = Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
         if refusal is None:
             exchange.body = self._offers.continuing(tenant, read.transcript.request, exchange.body)
@@ -300,7 +303,9 @@ class Conversations:
         """The decision on a request: by the record of the newest opening where that fits, as it nearly always does."""
         # Pictures may have to be decoded, which takes as long as their pixels are many.
         large = large or read.seen is None or read.seen.pictures
-        conversation = _conversation(tenant, asked.conversation_id, read)
+        conversation = None
+        if tenant is not None and read.recordable and read.transcript is not None:
+            conversation = Conversation.of(tenant, asked.conversation_id, read.transcript)
         with asked.stays.room("store"):
             looked = await self._look_up(read, tenant, asked.question_id, 1 if asked.question_id is None else None)
             if conversation is not None and conversation.named:
@@ -588,7 +593,7 @@ class Conversations:
         replies: list[Reply],
         found: Boundary,
         tables: Tables,
-        question_id: str | None,
+        asked: Asked,
         course: Course,
     ) -> list[Settled]:
         """The records of what a reply settled, one for each of its choices that settled anything.
@@ -597,6 +602,11 @@ class Conversations:
         one record for each. `recordable` says whether the transcript without it is worth one.
         """
         settled = []
+        from_reply = found.reply + 1
+        conversation = _conversation(asked, read)
+        as_shown, rewritten = read, frozenset[int]()
+        if conversation is not None:
+            as_shown, rewritten = self._keeping.as_shown(conversation, read, from_reply)
         verdict = course.verdict() if self._policy.mode != "off" else None
         for reply in replies:
             if not settling.settles(reply, self._habits):
@@ -607,29 +617,30 @@ class Conversations:
                 if any(table.cite is not None for table in self._evidence(with_it, tables).values()):
                     transcripts.append(with_it)
             for shown in transcripts:
+                told = as_shown if shown is read else shown
                 record = settling.settle(
-                    shown,
+                    told,
                     reply,
                     previous=found.record,
-                    from_reply=found.reply + 1,
+                    from_reply=from_reply,
                     tables=tables,
                     habits=self._habits,
-                    question_id=question_id,
+                    question_id=asked.question_id,
                     noted=notes.as_of(course.noted, len(read.replies), len(shown.replies)),
                     verdict=verdict,
                 )
-                settled.append(Settled(record, shown, tables, found.reply + 1))
+                settled.append(
+                    Settled(record, shown, tables, from_reply, told, rewritten if shown is read else frozenset())
+                )
             if transcripts:
                 self._policy.settled(record)
         return settled
 
-    async def keep(
-        self, tenant: bytes, name: str | None, read: Transcript, settled: list[Settled]
-    ) -> list[StoredRecord]:
+    async def keep(self, tenant: bytes, asked: Asked, read: Transcript, settled: list[Settled]) -> list[StoredRecord]:
         """Findable in this process from now on, and soon on disk: what a record needs first, then the record."""
         rows = []
         for one in settled:
-            conversation = Conversation.of(tenant, name, one.transcript)
+            conversation = Conversation.of(tenant, asked.conversation_id, one.transcript)
             record, contents = await self._keeping.completed(one, conversation)
             self._keeping.keep(contents)
             key, payload = keyed(tenant, one.transcript.key), records.encode(record)
@@ -694,11 +705,11 @@ class _Afterwards:
                 replies,
                 self._boundary,
                 self._tables,
-                self._asked.question_id,
+                self._asked,
                 course,
             ),
         )
-        rows = await self._conversations.keep(self._tenant, self._asked.conversation_id, self._transcript, settled)
+        rows = await self._conversations.keep(self._tenant, self._asked, self._transcript, settled)
         if rows:
             await self._conversations.shared()
         return rows
@@ -829,11 +840,11 @@ def tenant_digest(credential: str) -> bytes:
     return hashlib.sha256(b"tenant:" + credential.encode("utf-8", "surrogatepass")).digest()
 
 
-def _conversation(tenant: bytes | None, name: str | None, read: _Read) -> Conversation | None:
-    """Whose conversation a request belongs to, where anything can be written down of it."""
-    if tenant is None or read.transcript is None or not read.recordable:
+def _conversation(asked: Asked, read: Transcript) -> Conversation | None:
+    """Whose conversation a request belongs to; None without a tenant."""
+    if asked.credential is None:
         return None
-    return Conversation.of(tenant, name, read.transcript)
+    return Conversation.of(tenant_digest(asked.credential), asked.conversation_id, read)
 
 
 def keyed(tenant: bytes, digest: bytes) -> bytes:
