@@ -268,6 +268,14 @@ class TagsSettings(Section):
         return value
 
 
+class InspectorSettings(Section):
+    """What the inspector on the admin port shows and remembers. It writes nothing to disk."""
+
+    content: bool = False
+    requests: int = Field(default=5000, ge=10, le=100_000)
+    memory_bytes: int = Field(default=67_108_864, ge=1_048_576)
+
+
 class FieldNames(Section):
     """Under which names `auto` looks for the parts of a chunk, the first that is there wins."""
 
@@ -278,6 +286,18 @@ class FieldNames(Section):
     collection: Names = _FIELDS.collection
     headings: Names = _FIELDS.headings
     pages: Names = _FIELDS.pages
+
+
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PriceRow(Section):
+    """One `[[prices]]` table: what a million tokens of some models cost, in whatever currency."""
+
+    model: str = Field(min_length=1)
+    input: Price
+    cached_input: Price | None = None
+    output: Price = 0.0
 
 
 _BY_FORMAT: dict[str, dict[str, Any]] = {
@@ -361,6 +381,8 @@ class Settings(BaseSettings):
     store: StoreSettings = StoreSettings()
     tenant: TenantSettings = TenantSettings()
     tags: TagsSettings = TagsSettings()
+    inspector: InspectorSettings = InspectorSettings()
+    prices: list[PriceRow] = Field(default_factory=list)
     evidence: list[EvidenceTable] = Field(default_factory=list)
 
     @field_validator("evidence")

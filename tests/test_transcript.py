@@ -150,3 +150,30 @@ def test_many_replies_cost_by_the_reply() -> None:
 
 def test_nothing_is_a_transcript_too() -> None:
     assert transcript().returns == [] and json.dumps(transcript().key.hex())
+
+
+LONG = [
+    *TALK,
+    user("r"),
+    calls(("3", "search", "{}")),
+    returns("3", "z"),
+    calls(("4", "cite", "{}")),
+    returns("4", "ok"),
+]
+
+
+@pytest.mark.parametrize("instead", [(), (user("and?"),), (returns("5", "x"),), (says("w"),), (says("w"), user("v"))])
+@pytest.mark.parametrize("end", range(1, len(LONG) + 1))
+@pytest.mark.parametrize("known", range(1, len(LONG) + 1))
+def test_a_request_that_goes_on_from_any_point_of_another_reads_as_if_nobody_knew_that_one(
+    known: int, end: int, instead: tuple[dict[str, Any], ...]
+) -> None:
+    """One that was sent again stops where the known one went on: nothing of it may be read twice."""
+    earlier = read(chat.cut(body(*LONG[:known])))
+    sent = body(*LONG[:end], *instead)
+    again, fresh = read(chat.cut(sent, earlier.request), earlier), read(chat.cut(sent))
+    assert (again.key, again.shown, again.shown_before) == (fresh.key, fresh.shown, fresh.shown_before)
+    assert [step.shown for step in again.replies] == [step.shown for step in fresh.replies]
+    assert [len(step.returns) for step in again.replies] == [len(step.returns) for step in fresh.replies]
+    assert [len(step.users) for step in again.replies] == [len(step.users) for step in fresh.replies]
+    assert earlier == read(chat.cut(body(*LONG[:known]))), "what is known was changed"

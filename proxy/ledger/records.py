@@ -136,7 +136,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     second stay. `reply` and `shown` tell apart records under one key; `called` is whether the reply called an output
     tool. `before` is the digest of the record before it. `cited` is what layout `single` writes, `writings` (one for
     each question, oldest first) what `append` does: every record has both, so that a store serves either. `verdict` is
-    the citation policy's, None where there was none or the answer owed nothing.
+    the citation policy's, None where there was none or the answer owed nothing; `cites` is whether anything was cited
+    up to here that no tool refused (None: by a version that did not say).
 
     `sources` are what this question cited. `stands` are the returns of the transcript (those from `own_from` on are
     this question's) where the host names its conversations, else empty. `names` are the contents (by the keys that the
@@ -162,6 +163,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stands: tuple[Stand, ...] = ()
     own_from: int = 0
     names: tuple[bytes, ...] = ()
+    cites: bool | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

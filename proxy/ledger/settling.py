@@ -85,6 +85,7 @@ def settle(
         verdict=_final(verdict, question.standing()),
         sources=question.sources(cited),
         names=previous.names if previous else (),
+        cites=question.has_cited(),
     )
 
 
@@ -200,6 +201,7 @@ class _Question:
     reads: list[Read] = field(default_factory=list)
     declaration: Declaration = "missing"
     ordinal: int = 1
+    cites: bool = False  # whether it cited anything, and was not refused
     _own: list[Read] = field(default_factory=list)  # those that brought evidence to the last stretch
     _cited: list[tuple[Table, Resolved]] = field(default_factory=list)
     _reply_of: dict[int, int] = field(default_factory=dict)
@@ -284,6 +286,7 @@ class _Question:
             resolved = self._resolved(cite, resolver)
             for meaning in resolved:
                 self._note(meaning, tables, before, beside=meaning.beside or not (cite.declares or cite.inline))
+            self.cites = self.cites or (bool(resolved) and (cite.declares or cite.inline))
             clear = clear and cite.clear
             # A citation counts for the declaration only if it came after the newest evidence; what is cited again
             # merges, and one whose ids resolve to nothing declares nothing.
@@ -308,6 +311,11 @@ class _Question:
         """The newest reply of which evidence came back."""
         return max((self._reply_of[read.ret.ordinal] for read in reads if read.brought), default=-1)
 
+    def has_cited(self) -> bool:
+        """Whether anything was cited in the conversation up to here; what a tool refused is only kept in case."""
+        before = self.previous.cites if self.previous else False
+        return self.cites or (bool(self.previous and self.previous.cited) if before is None else before)
+
     def standing(self) -> Standing:
         """How the question stands; once its stretches have been read."""
         before = self.previous.cited if self.previous else ()
@@ -318,7 +326,7 @@ class _Question:
         seen += [named.get(entry.table) for entry in sorted(before, key=lambda entry: entry.group, reverse=True)]
         seen += [table.cite for table, _ in reversed(self._cited)]
         ways = tuple(dict.fromkeys(way for way in seen if way is not None))
-        return Standing(self.declaration, bool(self._own), bool(before or self._cited), ways)
+        return Standing(self.declaration, bool(self._own), self.has_cited(), ways)
 
     def _note(self, meaning: Resolved, tables: list[Table], before: list[Cited], beside: bool) -> None:
         """Write down one resolved id, for each table that it belongs to."""

@@ -234,7 +234,11 @@ class _Reader:
         self.tools: list[Message] = []
         self.before: list[bytes] = []
         at = known.checkpoint if known is not None else None
-        if known is None or at is None or at.messages > request.known or not at.replies:
+        # It goes on from a reply that was closed: another one must begin here, or that would be closed again.
+        begins = at is not None and any(
+            message.role is Role.ASSISTANT for message in request.messages[at.messages : at.messages + 1]
+        )
+        if known is None or at is None or not begins or at.messages > request.known or not at.replies:
             self.key = hashlib.sha256(b"conversation 1")
             self.shown = hashlib.sha256(b"conversation 1, as shown")
             self.first_users: list[tuple[int, Message]] = []
