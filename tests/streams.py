@@ -112,8 +112,9 @@ def openai_responses() -> _Told:
 
 
 def openai_responses_failed() -> _Told:
-    failed = {"type": "response.failed", "sequence_number": 1,
-              "response": {"id": "resp_1", "status": "failed", "error": {"code": "server_error", "message": "no"}}}  # fmt: skip
+    error = {"code": "server_error", "message": "no"}
+    response = {"id": "resp_1", "status": "failed", "error": error}
+    failed = {"type": "response.failed", "sequence_number": 1, "response": response}
     return _Told((("event: response.failed", f"data: {_json(failed)}"),), finishes=False, api="responses")
 
 
