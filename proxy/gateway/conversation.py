@@ -185,7 +185,7 @@ class Conversations:
         self._histories = Histories()
         self._seen = SeenRequests()
         bounds = Bounds(settings.policy.managed_rounds, settings.policy.managed_tokens)
-        self._offers = Offers(Notebook(store), self._habits, bounds, self._policy.keep_alive)
+        self._offers = Offers(Notebook(store), self._habits, bounds, self._policy.keep_alive, self._policy.count)
 
     def renewed(self, settings: Settings, keys: Keys, registered: Registered | None) -> Conversations:
         """The same with other evidence tables and tag keys. What this process knows of conversations is shared, so that
