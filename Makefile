@@ -15,7 +15,7 @@ UV := $(VENV)/lock-tool/bin/uv
 # Real clients that the tests drive, apart from everything else; without a registry, npm or a newer Node they are skipped.
 CLIENTS := $(VENV)/clients
 
-.PHONY: help venv clients demo serve test check format proofs bench lock clean
+.PHONY: help venv clients demo serve test check format proofs bench container lock clean
 
 help:
 	@echo "make demo     eight questions through the real proxy, with a scripted provider (no key, no network)"
@@ -26,6 +26,7 @@ help:
 	@echo "make format   write the format that check wants"
 	@echo "make proofs   the heavy variant of the tests; its tables go to docs/proofs/"
 	@echo "make bench    the benchmarks"
+	@echo "make container  the Dockerfile's steps in a clean root file system (root, debootstrap; no engine needed)"
 	@echo "make lock     pin what pyproject.toml asks for (UPGRADE=1: the newest versions)"
 	@echo "make clean    remove .venv and caches"
 
@@ -59,6 +60,9 @@ bench: $(READY)
 	@for name in $(or $(BENCH),$(basename $(notdir $(wildcard benchmarks/[a-z]*.py)))); do \
 		$(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
+
+container: $(READY)
+	@$(BIN)/python -m tests.clean_root
 
 $(READY): requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
