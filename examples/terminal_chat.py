@@ -27,6 +27,7 @@ class Chat(App[None]):
     .question { color: $accent; margin-top: 1; }
     .found { color: $text-muted; }
     """
+    AUTO_FOCUS = "Input"
     BINDINGS: ClassVar[list[BindingType]] = [("ctrl+q", "quit", "Quit")]
 
     def __init__(self) -> None:
@@ -47,8 +48,9 @@ class Chat(App[None]):
         if submitted.value.strip():
             self.answer(submitted.value.strip())
             submitted.input.value = ""
+            submitted.input.disabled = True  # one question at a time
 
-    @work(exclusive=True)
+    @work
     async def answer(self, question: str) -> None:
         talk = self.query_one("#talk", VerticalScroll)
         await talk.mount(Static(question, classes="question", markup=False))
@@ -68,6 +70,9 @@ class Chat(App[None]):
                 self.sent.append(event)
             self.tell()
             talk.scroll_end(animate=False)
+        asking = self.query_one(Input)
+        asking.disabled = False
+        asking.focus()
 
     def tell(self) -> None:
         most = max((one.before for one in self.sent), default=1)

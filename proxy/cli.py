@@ -26,6 +26,7 @@ from proxy import __version__
 from proxy.commands.doctor import doctor
 from proxy.commands.explain import explain
 from proxy.commands.replay import replay
+from proxy.commands.store import store as store_commands
 
 if TYPE_CHECKING:
     from proxy.evidence.tags import Keys
@@ -45,6 +46,7 @@ app = typer.Typer(
 
 for _command in (explain, replay, doctor):
     app.command()(_command)
+app.add_typer(store_commands)
 
 
 def main() -> None:
@@ -194,10 +196,14 @@ async def _serve(
     from proxy.gateway.keeping import Keeping
     from proxy.gateway.renewing import Renewing
     from proxy.gateway.returns import Returns
+    from proxy.ledger.aside import names_in
     from proxy.settings import upstream_key
     from proxy.store import open_store
     from proxy.store.haiku_database import open_databases
     from proxy.visibility import logs
+    from proxy.visibility.counting import Counting
+    from proxy.visibility.inspector.recorder import Inspector
+    from proxy.visibility.inspector.routes import register
     from proxy.visibility.watching import Watchers
 
     loop = asyncio.get_running_loop()
@@ -216,17 +222,20 @@ async def _serve(
     if place.parents_end is not None:
         loop.add_reader(place.parents_end, stopped.set)
 
-    store = open_store(settings)
+    store = open_store(settings, names_in)
     returns = Returns(keys, store.contents)
     databases = open_databases(settings)
     keeping = Keeping(store.contents, returns, databases)
     conversations = Conversations(settings, store.records, keys, returns, store.held, keeping)
-    watchers = Watchers([])
+    inspector = Inspector(settings)
+    counting = Counting([inspector.counted])
+    watchers = Watchers([inspector, counting])
     gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers, client_keys(settings))
     renewing = Renewing(gateway, conversations, store.contents, settings, keys, read)
     with contextlib.suppress(NotImplementedError, AttributeError):
         loop.add_signal_handler(signal.SIGHUP, renewing.renew)
     admin = Admin(_own_admin_port(settings.server, place.worker), token)
+    register(admin, inspector)
     worker = {} if place.worker is None else {"worker": place.worker}
     warming: list[asyncio.Task[None]] = []
     try:
@@ -251,6 +260,8 @@ async def _serve(
             task.cancel()
         await gateway.close()
         await admin.close()
+        await inspector.close()
+        await counting.close()
         await store.close()
     return None
 

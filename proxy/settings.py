@@ -268,6 +268,14 @@ class TagsSettings(Section):
         return value
 
 
+class InspectorSettings(Section):
+    """What the inspector on the admin port shows and remembers. It writes nothing to disk."""
+
+    content: bool = False
+    requests: int = Field(default=5000, ge=10, le=100_000)
+    memory_bytes: int = Field(default=67_108_864, ge=1_048_576)
+
+
 class FieldNames(Section):
     """Under which names `auto` looks for the parts of a chunk, the first that is there wins."""
 
@@ -361,6 +369,7 @@ class Settings(BaseSettings):
     store: StoreSettings = StoreSettings()
     tenant: TenantSettings = TenantSettings()
     tags: TagsSettings = TagsSettings()
+    inspector: InspectorSettings = InspectorSettings()
     evidence: list[EvidenceTable] = Field(default_factory=list)
 
     @field_validator("evidence")

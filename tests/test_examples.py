@@ -156,7 +156,7 @@ async def test_the_terminal_chat_shows_answers_citations_and_savings(
     async with chat.run_test(size=(120, 40)) as pilot:
         for question in importlib.import_module("handbook").QUESTIONS[:2]:
             chat.query_one(Input).value = question
-            await pilot.press("enter")
+            await pilot.press("enter")  # where the keys go from the start
             await chat.workers.wait_for_complete()
         await pilot.pause()
         saved, cited = (str(chat.query_one(name, Static).render()) for name in ("#saved", "#cited"))

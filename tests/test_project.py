@@ -21,6 +21,7 @@ from proxy.settings import (
     CompactionSettings,
     EvidenceTable,
     FieldNames,
+    InspectorSettings,
     PolicySettings,
     ServerSettings,
     StoreSettings,
@@ -184,6 +185,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "[policy]": PolicySettings,
     "[store]": StoreSettings,
     "[tenant]": TenantSettings,
+    "[inspector]": InspectorSettings,
     "[[evidence]]": EvidenceTable,
 }
 

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.demo.tokens import _local_encoder
 from proxy.evidence import tagged, tags
 from proxy.evidence.tagged import Proof
 from proxy.evidence.tags import Broken, Head, Keys, Sealed
 from proxy.tagging import Picture, Result, tag
+from proxy.visibility import vocabularies
 from proxy.wire.messages import Text
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -101,6 +101,13 @@ def test_a_content_of_any_hostile_text_is_one_chunk_with_exactly_that_content() 
     assert [(chunk.id, chunk.content) for chunk in read(done)] == [
         (r.id, r.content.rstrip(tags.BLANK)) for r in results
     ]
+
+
+def test_a_label_inside_a_wrapped_content_does_not_hide_the_wrapper() -> None:
+    """On the one line of a `repr`, everything before a content's label looks like the label's own id."""
+    done = tag([Result("c1", f"[p] Picture 1 of 1, found by a tool [picture 1 {'1' * 39}]")], KEYS).text
+    for text in (repr([{"text": done}]), repr([done]), repr((done,)), json.dumps([done]), json.dumps({"result": done})):
+        assert [chunk.id for chunk in read(text)] == ["c1"], text
 
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -208,9 +215,11 @@ def test_every_field_is_read_back_and_the_source_is_named_in_full() -> None:
 
 def test_a_return_costs_at_most_30_tokens_a_chunk_6_and_a_label_24() -> None:
     """In o200k_base, over many keys: digits of different values are cut alike."""
-    count = _local_encoder()
-    if count is None:
-        pytest.skip("the vocabulary o200k_base is not on this machine; TIKTOKEN_CACHE_DIR names where it is")
+    encode = vocabularies.encoding("o200k_base").encode_ordinary
+
+    def count(text: str) -> int:
+        return len(encode(text))
+
     frames, chunks, labels = [], [], []
     for number in range(200):
         keys = Keys([f"key number {number:08d}"])

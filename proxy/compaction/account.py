@@ -468,15 +468,24 @@ class _BySpan:
         return self._splices[self._at] if self._at < len(self._splices) else None
 
 
-def content_of(api: Api, raw: bytes) -> tuple[Part, ...]:
-    """What one message (or item), as it stood or stands in a body, holds; nothing where that cannot be read."""
+def messages_of(api: Api, raw: bytes) -> tuple[Message, ...]:
+    """One message (or item), as it stood or stands in a body, read alone; nothing where that cannot be read.
+
+    An item of the Responses API may be two messages: a call and its return.
+    """
     if not raw:
         return ()
-    member = f'{{"{api.MEMBER}":['.encode()
+    member = f'{{"{api.MEMBER}":'.encode()
     try:
-        return api.cut(member + raw + b"]}").messages[-1].parts
+        return api.cut(member + b"[" + raw + b"]}").messages
     except NotJson:
         # The Responses API also takes one text in place of its items.
-        with suppress(NotJson, IndexError):
-            return api.cut(f'{{"{api.MEMBER}":'.encode() + raw + b"}").messages[-1].parts
+        with suppress(NotJson):
+            return api.cut(member + raw + b"}").messages
     return ()
+
+
+def content_of(api: Api, raw: bytes) -> tuple[Part, ...]:
+    """What one message holds."""
+    read = messages_of(api, raw)
+    return read[-1].parts if read else ()

@@ -287,7 +287,9 @@ class _Opened:
 
 
 def _is_label(text: str, at: int) -> bool:
-    return tags.label_at(text, at) is not None
+    """Whether a text that could be a wrapper begins with a label. One that closes behind the label only holds it."""
+    found = tags.label_at(text, at)
+    return found is not None and text[found.end :].rstrip(tags.BLANK)[-1:] not in tuple("])}")
 
 
 def _says_nothing(leaf: _Leaf) -> bool:

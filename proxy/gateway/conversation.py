@@ -194,6 +194,7 @@ class Conversations:
         new._proof = Proof(keys, self._failures)
         new._tables = tables_of(settings, new._proof)
         new._registered = registered
+        new._keeping = self._keeping.renewed(settings, registered)
         new._seen = SeenRequests()
         return new
 
@@ -226,10 +227,11 @@ class Conversations:
         refusal = _refusal(decision.outcome, member) if decision.refuse else None
         if tenant is None:
             return Exchange(asked, decision.outcome, refusal, None, read, decision.boundary)
-        self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
+        self._unsettled.put(keyed(tenant, read.transcript.shown), True)
         after = _Afterwards(self, read, decision.boundary, tenant, asked, large)
         exchange = Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
         if refusal is None:
+            exchange.body = self._offers.continuing(tenant, read.transcript.request, exchange.body)
             exchange.steering = await self._steering(exchange, read, decision.boundary, tenant, large)
         return exchange
 
@@ -247,19 +249,19 @@ class Conversations:
         offering = Offering(shown, read.tables_of_returns, read.tables, found, exchange.body, tenant)
         course.noted += await self._offers.find_noted(offering)
         if self._policy.mode != "enforce" or not read.recordable:
-            return self._managing(offering, course, None)
+            return self._managing(exchange, offering, None)
 
         async def judge(reply: Reply) -> Standing:
             return await _run(large, lambda: self._standing(shown, reply, found, read.tables, course.noted))
 
         standing = await judge(Reply(text=""))
         if may_end(standing):
-            return self._managing(offering, course, None)
+            return self._managing(exchange, offering, None)
         question = Question(
             shown, tenant, exchange.body, found.reply + 1, alone=shown.request.history is None, judge=judge
         )
         if MANAGED in standing.ways[:1]:
-            managing = self._managing(offering, course, Closing(self._policy, question, course))
+            managing = self._managing(exchange, offering, Closing(self._policy, question, course))
             if managing is None:
                 course.violation = _cannot_ask(shown.request)
             return managing
@@ -268,9 +270,14 @@ class Conversations:
             return None
         return Hold(self._policy, question, course)
 
-    def _managing(self, offering: Offering, course: Course, ending: Closing | None) -> Managing | None:
+    def _managing(self, exchange: Exchange, offering: Offering, ending: Closing | None) -> Managing | None:
         """What steers the reply where the model may call the proxy's own cite tool."""
-        return self._offers.managing(offering, course, ending) if self._mode == "on" else None
+        if self._mode != "on":
+            return None
+        managing = self._offers.managing(offering, exchange.course, ending)
+        if managing is not None:
+            exchange.goes_up_as(managing.offered)
+        return managing
 
     def _standing(
         self, shown: Transcript, reply: Reply, found: Boundary, tables: Tables, noted: Sequence[Noted]
@@ -345,7 +352,7 @@ class Conversations:
 
     def _given_in(self, tenant: bytes | None) -> Callable[[bytes], Boundary | None]:
         """What this process gave earlier requests of a tenant, by their transcripts' digests."""
-        return (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
+        return (lambda shown: self._given.get(keyed(tenant, shown))) if tenant is not None else (lambda _: None)
 
     # Reading: pure, and long for large bodies.
 
@@ -458,8 +465,8 @@ class Conversations:
             step = read.replies[index]
             opening = opening_after(read, index, self._habits)
             if opening is not None and boundary.may_hold(opening, question_id):
-                wanted[_keyed(tenant, step.key)] = step
-            given = self._given.get(_keyed(tenant, step.shown))
+                wanted[keyed(tenant, step.key)] = step
+            given = self._given.get(keyed(tenant, step.shown))
             if given is not None and given.reply < index:
                 break
             if len(wanted) >= most:
@@ -521,7 +528,7 @@ class Conversations:
         if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
             refuse = not self._saw_break_off(asked_of, tenant)
         if tenant is not None:
-            self._given.put(_keyed(tenant, asked_of.shown), found)
+            self._given.put(keyed(tenant, asked_of.shown), found)
         return _Decision(outcome, found, refuse, done)
 
     def _is_known(self, read: _Read, record: Record) -> bool:
@@ -564,7 +571,7 @@ class Conversations:
         ended = next(question_ends(read, self._habits), None)
         if ended is None or tenant is None:
             return False
-        return self._unsettled.get(_keyed(tenant, read.replies[ended].shown)) is not None
+        return self._unsettled.get(keyed(tenant, read.replies[ended].shown)) is not None
 
     def _can_send_again(self, picture: Picture) -> bool:
         key = digest_of(picture)
@@ -625,12 +632,12 @@ class Conversations:
             conversation = Conversation.of(tenant, name, one.transcript)
             record, contents = await self._keeping.completed(one, conversation)
             self._keeping.keep(contents)
-            key, payload = _keyed(tenant, one.transcript.key), records.encode(record)
+            key, payload = keyed(tenant, one.transcript.key), records.encode(record)
             row = StoredRecord(key, tenant, record.reply, payload, conversation.digest)
             self._store.add(row)
             rows.append(row)
         if rows:
-            self._unsettled.drop(_keyed(tenant, read.shown))
+            self._unsettled.drop(keyed(tenant, read.shown))
         return rows
 
     async def shared(self) -> None:
@@ -639,7 +646,7 @@ class Conversations:
         if self._shared:
             with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(_SHARED_SECONDS):
-                    await self._store.flush()
+                    await asyncio.gather(self._store.flush(), self._keeping.flush())
 
     def remember(self, tenant: bytes, names: tuple[str, ...], read: Transcript, reply: Reply) -> None:
         """What a later request refers to when it names this reply instead of carrying its history."""
@@ -721,6 +728,7 @@ class Exchange:
         self.outcome = outcome
         self.refusal = refusal
         self.course = Course()
+        self._went: bytes | None = None
         self._after = after
         self._asked = asked
         self._read = read or _Read(None, None)
@@ -728,6 +736,12 @@ class Exchange:
         self._tenant = tenant
         self._settled: list[StoredRecord] = []
         self._reader = self._reply_reader()
+
+    def goes_up_as(self, offered: bytes) -> None:
+        """What goes up has one tool more than `body`."""
+        self._went = offered
+        if isinstance(self.outcome, Compacted):
+            self.outcome = replace(self.outcome, figures=replace(self.outcome.figures, after=len(offered)))
 
     @property
     def header(self) -> str:
@@ -748,7 +762,7 @@ class Exchange:
         model = read.transcript.request.model if read.transcript is not None else None
         return Conversed(
             came=self._asked.body,
-            went=self.body,
+            went=self._went if self._went is not None else self.body,
             outcome=outcome,
             model=model or self._reader.model(),
             tenant=self._tenant,
@@ -821,7 +835,8 @@ def _conversation(tenant: bytes | None, name: str | None, read: _Read) -> Conver
     return Conversation.of(tenant, name, read.transcript)
 
 
-def _keyed(tenant: bytes, digest: bytes) -> bytes:
+def keyed(tenant: bytes, digest: bytes) -> bytes:
+    """The key under which a tenant's record of this conversation (its digest up to the reply) is kept."""
     return hashlib.sha256(tenant + digest).digest()
 
 

@@ -24,6 +24,7 @@ from proxy.ledger.transcript import Transcript
 from proxy.store import StoredRecord
 
 if TYPE_CHECKING:
+    from proxy.settings import Settings
     from proxy.store import RecordStore
 
 
@@ -39,6 +40,9 @@ class Registered(Protocol):
 
 class Database(Protocol):
     """A haiku.rag database."""
+
+    @property
+    def uri(self) -> str: ...
 
     @property
     def collection(self) -> str: ...
@@ -76,6 +80,14 @@ def named_conversation(tenant: bytes, name: str) -> bytes:
     return _digest(b"conversation named", tenant, name.encode("utf-8", "surrogatepass"))
 
 
+def conversations_called(tenant: bytes, said: str) -> list[bytes]:
+    """What a person may mean by a conversation's id: its host's name for it, or its digest as the record API has it."""
+    found = [named_conversation(tenant, said)]
+    if len(said) == 64 and all(character in "0123456789abcdef" for character in said):
+        found.append(bytes.fromhex(said))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Settled:
     """A question that settled: its record, the transcript and tables that it was read by, where it began."""
@@ -98,6 +110,19 @@ class Keeping:
         self._contents = contents
         self._registered = registered
         self._databases = databases or {}
+
+    def renewed(self, settings: Settings, registered: Registered | None) -> Keeping:
+        """The same by other evidence tables; a database that is still named stays open."""
+        from proxy.store.haiku_database import open_databases
+
+        open_now = {database.uri: database for database in self._databases.values()}
+        named = {name: open_now.get(one.uri, one) for name, one in open_databases(settings).items()}
+        return Keeping(self._contents, registered, named)
+
+    async def flush(self) -> None:
+        """Return when what was kept is where others find it. Raises StoreError."""
+        if self._contents is not None:
+            await self._contents.flush()
 
     async def aside(self, conversation: Conversation, record: Record) -> Aside:
         """What a rewrite by this record takes from elsewhere than the wire. Raises StoreSlow and StoreError."""

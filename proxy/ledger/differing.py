@@ -67,21 +67,12 @@ def first_difference(before: Sequence[Mark], now: Sequence[Mark]) -> Difference 
 
 
 def continues(before: Sequence[Mark], now: Sequence[Mark]) -> bool:
-    """Whether a request looks like the next one of a conversation whose last one is given: it begins like most of it.
+    """Whether a request looks like the next one of a conversation whose last one is given: most of it stands here.
 
-    Not all of it must stand there still: clients edit their last question, and trim.
+    Not all of it must: clients edit what they sent, and trim it.
     """
-    alike = 0
-    for old, new in zip(before, now, strict=False):
-        if (old.kind, old.digest) != (new.kind, new.digest):
-            break
-        alike += 1
-    return alike > 0 and 2 * alike >= len(before)
-
-
-def shared(before: Sequence[Mark], now: Sequence[Mark]) -> int:
-    """How much of an earlier request stands in this one, wherever it does."""
-    return len({mark.digest for mark in before} & {mark.digest for mark in now})
+    known = {(mark.kind, mark.digest) for mark in before}
+    return bool(known) and 2 * len(known & {(mark.kind, mark.digest) for mark in now}) >= len(known)
 
 
 def _marks(transcript: Transcript) -> Iterator[Mark]:

@@ -35,6 +35,7 @@ _DAY_US = 86_400_000_000
 _OPENING_MAY_TAKE = 15.0
 _READS_AT_ONCE = 64
 _READ_TAKES_AT_MOST = 30.0
+_MAINTENANCE_TAKES_AT_MOST = 3_600.0
 
 
 class RecordStore:
@@ -193,6 +194,17 @@ class RecordStore:
         finally:
             self._cache.clear()
         return waiting + erased
+
+    async def maintain(self, work: Callable[[Lance], Coroutine[Any, Any, T]]) -> T | None:
+        """Do some long work on the open store, away from every request; None while no store lies there, or in memory.
+
+        Raises StoreError.
+        """
+        if self._place.in_memory or self._closed:
+            return None
+        lance = await self._open_store(look_again=False)
+        assert self._disk is not None
+        return None if lance is None else await self._disk.thread.run(work(lance), within=_MAINTENANCE_TAKES_AT_MOST)
 
     async def close(self) -> None:
         """Write what waits, within the grace period, and let go of the store. Never raises."""

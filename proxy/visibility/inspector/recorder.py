@@ -1,0 +1,268 @@
+"""The watcher behind the inspector: it hears of each request, looks at it on a thread of its own, and keeps that.
+
+What waits to be looked at is bounded, and so is all that is kept: past that a request is only counted, or forgotten.
+Everything but the looking happens on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from proxy.gateway.watched import Arrived, Passed
+from proxy.ledger.questions import Habits
+from proxy.visibility import logs
+from proxy.visibility.inspector.kept import Blobs, Row, Rows, packed, unpacked
+from proxy.visibility.inspector.looking import Looked, Looking, line_bytes, opened
+from proxy.visibility.inspector.totals import Totals
+from proxy.wire.messages import Message
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
+    from proxy.visibility.counting import Counted
+
+_MOST_WAITING = 256
+_MOST_WAITING_BYTES = 128 * 1024 * 1024
+_MOST_LISTENERS = 32
+_MOST_UNHEARD = 512
+_MOST_QUESTIONS = 400
+_STATE_EVERY = 0.25
+
+#: What a listener hears: the name of an event, and its data.
+Event = tuple[str, Any]
+
+
+class Listener:
+    """A page that is open: what it has not heard yet. One that cannot keep up is told to begin anew."""
+
+    def __init__(self) -> None:
+        self._unheard: asyncio.Queue[Event] = asyncio.Queue(_MOST_UNHEARD)
+
+    def tell(self, event: Event) -> None:
+        if self._unheard.full():
+            while not self._unheard.empty():
+                self._unheard.get_nowait()
+            event = ("anew", None)
+        self._unheard.put_nowait(event)
+
+    async def hear(self) -> Event:
+        """The next event."""
+        return await self._unheard.get()
+
+
+class Inspector:
+    """One per process, made on its event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        given = settings.inspector
+        habits = Habits(
+            output_tools=frozenset(settings.policy.output_tools),
+            continuation_prefixes=tuple(settings.policy.continuation_prefixes),
+        )
+        self.content = given.content
+        self.totals = Totals()
+        self._rows = Rows(given.requests)
+        self._blobs = Blobs(given.memory_bytes)
+        self._looking = Looking(habits, given.content)
+        self._loop = asyncio.get_running_loop()
+        self._listeners: set[Listener] = set()
+        self._underway = 0
+        self._serial = 0
+        self._waiting: queue.SimpleQueue[Passed | None] = queue.SimpleQueue()
+        self._inside = 0
+        self._bytes = 0
+        self._thread: threading.Thread | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._early: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._telling: asyncio.TimerHandle | None = None
+        self._opened: tuple[int, tuple[bytes, dict[int, bytes]]] | None = None
+
+    # What it hears.
+
+    def arrived(self, request: Arrived) -> Sequence[tuple[bytes, bytes]]:
+        if request.api is not None:
+            self._underway += 1
+        return ()
+
+    def passed(self, request: Passed) -> None:
+        if request.arrived.api is None:
+            return
+        self._underway -= 1
+        size = len(request.conversed.came) if request.conversed is not None else 0
+        if self._inside >= _MOST_WAITING or self._bytes + size > _MOST_WAITING_BYTES:
+            self._seen(Looked(self._looking.row(request)))
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="evidence-inspector", daemon=True)
+            self._thread.start()
+        self._inside += 1
+        self._bytes += size
+        self._idle.clear()
+        self._waiting.put(request)
+
+    def counted(self, counted: Counted) -> None:
+        """Tokens come later than their request. A listener of `Counting`."""
+        tokens = {
+            "before": counted.before.total,
+            "after": counted.after.total,
+            "estimated": not counted.before.known or counted.before.pictures > 0,
+        }
+        self.totals.count_tokens(tokens)
+        row = self._rows.called(counted.passed.arrived.id)
+        if row is not None:
+            row["tokens"] = tokens
+            self._tell(("request", row))
+        else:
+            self._early[counted.passed.arrived.id] = tokens  # it is still being looked at
+            while len(self._early) > _MOST_WAITING:
+                self._early.popitem(last=False)
+
+    async def idle(self) -> None:
+        """Wait until everything that passed was looked at."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Let the thread end. What still waits is not looked at."""
+        if self._telling is not None:
+            self._telling.cancel()
+        if self._thread is not None:
+            self._waiting.put(None)
+            await asyncio.to_thread(self._thread.join, 1.0)
+
+    # What it tells.
+
+    def listen(self) -> Listener | None:
+        """A new listener, or None where there are too many."""
+        if len(self._listeners) >= _MOST_LISTENERS:
+            return None
+        listener = Listener()
+        self._listeners.add(listener)
+        return listener
+
+    def leave(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+
+    def state(self) -> dict[str, Any]:
+        """Totals, and how much is kept."""
+        return {
+            **self.totals.as_value(),
+            "underway": self._underway,
+            "kept": len(self._rows),
+            "conversations": self._rows.conversations(),
+            "memory_bytes": self._blobs.size,
+            "content": self.content,
+        }
+
+    def newest(self, most: int, before: int | None = None) -> list[Row]:
+        """So many requests, newest first."""
+        return self._rows.newest(most, before)
+
+    def conversation(self, name: str) -> dict[str, Any] | None:
+        """A conversation: its requests, oldest first, and its questions; None where nothing of it is kept."""
+        rows = self._rows.conversation(name)
+        if not rows:
+            return None
+        questions = unpacked(self._blobs.get("questions", name)) or {}
+        return {
+            "id": name,
+            "title": next((row["title"] for row in reversed(rows) if row["title"]), None),
+            "tenant": rows[-1]["tenant"],
+            "requests": rows,
+            "questions": [questions[key] for key in sorted(questions, key=int)],
+        }
+
+    def request(self, serial: int) -> dict[str, Any] | None:
+        """A request, message by message; without its messages where those are no longer kept."""
+        row = self._rows.get(serial)
+        if row is None:
+            return None
+        detail = unpacked(self._blobs.get("detail", str(serial))) or {"messages": None, "questions": []}
+        shown = self.content and self._blobs.get("content", str(serial)) is not None
+        return {"row": row, **detail, "content": shown}
+
+    async def line(self, serial: int, number: int, went: bool) -> list[Message] | None:
+        """What stands in one line of a request; None where content is not shown, or no longer kept."""
+        row = self._rows.get(serial)
+        blob = self._blobs.get("content", str(serial)) if self.content else None
+        detail = unpacked(self._blobs.get("detail", str(serial)))
+        if row is None or blob is None or detail is None or not 0 <= number < len(detail["messages"]):
+            return None
+        if self._opened is None or self._opened[0] != serial:
+            self._opened = (serial, await asyncio.to_thread(opened, blob))
+        raw = line_bytes(self._opened[1], number, detail["messages"][number]["span"], went)
+        return await asyncio.to_thread(_messages, row["api"], raw)
+
+    # Looking.
+
+    def _work(self) -> None:
+        while (request := self._waiting.get()) is not None:
+            try:
+                looked = self._looking.look(request)
+            except Exception as fault:
+                logs.fault("inspector-failed", fault, id=request.arrived.id)
+                looked = Looked(self._looking.row(request))
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._done, request, looked)
+
+    def _done(self, request: Passed, looked: Looked) -> None:
+        self._inside -= 1
+        self._bytes -= len(request.conversed.came) if request.conversed is not None else 0
+        self._seen(looked)
+        if not self._inside:
+            self._idle.set()
+
+    def _seen(self, looked: Looked) -> None:
+        row = looked.row
+        self._serial += 1
+        row["serial"] = self._serial
+        row["tokens"] = self._early.pop(row["id"], None)
+        self.totals.count(row)
+        name = str(self._serial)
+        if looked.detail is not None:
+            row["detail"] = self._blobs.put("detail", name, looked.detail)
+        if looked.content is not None:
+            self._blobs.put("content", name, looked.content)
+        self._note_questions(row["conversation"], looked.questions)
+        gone = self._rows.add(row)
+        if gone is not None:
+            self._blobs.drop("detail", str(gone["serial"]))
+            self._blobs.drop("content", str(gone["serial"]))
+            if not self._rows.conversation(gone["conversation"] or ""):
+                self._blobs.drop("questions", gone["conversation"] or "")
+        self._tell(("request", row))
+        if self._listeners and self._telling is None:
+            self._telling = self._loop.call_later(_STATE_EVERY, self._tell_state)
+
+    def _tell_state(self) -> None:
+        """Totals change with each request; pages are told a few times a second."""
+        self._telling = None
+        self._tell(("state", self.state()))
+
+    def _note_questions(self, conversation: str | None, questions: dict[int, dict[str, Any]]) -> None:
+        """What is known of a conversation's questions, with what this request adds."""
+        if conversation is None or not questions:
+            return
+        known: dict[str, dict[str, Any]] = unpacked(self._blobs.get("questions", conversation)) or {}
+        for number, told in questions.items():
+            before = known.get(str(number), {})
+            # What a record said stays known, also where a later request no longer shows it.
+            kept = {key: value if value not in (None, []) else before.get(key, value) for key, value in told.items()}
+            known[str(number)] = kept
+        newest = sorted(known, key=int)[-_MOST_QUESTIONS:]
+        self._blobs.put("questions", conversation, packed({key: known[key] for key in newest}))
+
+    def _tell(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener.tell(event)
+
+
+def _messages(api: str, raw: bytes) -> list[Message]:
+    from proxy.compaction.account import messages_of
+    from proxy.wire import chat, responses
+
+    return list(messages_of(chat if api == "chat" else responses, raw))

@@ -1,0 +1,406 @@
+"""The inspector sees what the wire saw, stays within its bounds, and shows no content unless it was told to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from proxy.gateway.admin import Admin
+from proxy.settings import Settings
+from proxy.visibility.inspector import routes
+from proxy.visibility.inspector.kept import Blobs, Rows
+from proxy.visibility.inspector.recorder import Inspector
+from tests.conftest import StartHere
+from tests.house.client import Seen, ask
+from tests.house.provider import Provider, completion, json_reply
+from tests.rewrites import cut, read_ours
+from tests.talk import body, calls, cited, returns, says, searched, user
+
+KB = {"name": "kb", "format": "auto", "tools": ["search"], "cite": "cite"}
+SECRET = "The pump runs at hunter2 bar."
+FOUND = json.dumps([{"id": "c1", "text": SECRET, "title": "hunter2's manual"}, {"id": "c2", "text": "Blue."}])
+TALK = [user("hunter2 asks"), *searched(FOUND), *cited(["c1"]), says("hunter2 answers")]
+NEXT = [*TALK, user("And then?"), *searched(FOUND, "s2")]
+
+
+@dataclass
+class Answer:
+    """What the admin port gave."""
+
+    status: int
+    policy: str
+    body: bytes
+
+
+@dataclass
+class Watching:
+    """A gateway that an inspector watches, and the admin port that shows it."""
+
+    url: str
+    admin: str
+    inspector: Inspector
+
+    async def send(self, *messages: dict[str, Any], key: str = "Bearer sk-one", **beside: Any) -> Seen:
+        raw = body(*messages, **beside)
+        seen = await ask(self.url, raw, headers=[("Authorization", key), ("Content-Type", "application/json")])
+        await self.inspector.idle()
+        return seen
+
+    async def see(self, path: str) -> Answer:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(URL(self.admin + path, encoded=True)) as answer,
+        ):
+            return Answer(answer.status, answer.headers.get("Content-Security-Policy", ""), await answer.read())
+
+    async def told(self, path: str) -> Any:
+        seen = await self.see(f"/inspector/{path}")
+        assert seen.status == 200, seen.body
+        return json.loads(seen.body)
+
+    async def rows(self) -> list[dict[str, Any]]:
+        return list((await self.told("requests"))["requests"])
+
+
+Watch = Callable[..., Awaitable[Watching]]
+
+
+@pytest.fixture
+async def watch(start_here: StartHere, provider: Provider) -> AsyncIterator[Watch]:
+    """Starts a gateway with an inspector; sections override settings."""
+    running: list[tuple[Admin, Inspector]] = []
+
+    async def start(**sections: Any) -> Watching:
+        given = {"evidence": [KB], "store": {"uri": "memory://"}, "server": {"port": 0, "admin_port": 0}, **sections}
+        chosen = Settings(**given)
+        inspector = Inspector(chosen)
+        admin = Admin(chosen.server)
+        routes.register(admin, inspector)
+        running.append((admin, inspector))
+        host, port = await admin.start()
+        proxy = await start_here(watcher=inspector, **{k: v for k, v in given.items() if k not in ("server", "store")})
+        for _ in range(40):
+            provider.reply(json_reply({**completion("hunter2 answers"), "usage": USED}))
+        return Watching(proxy.url, f"http://{host}:{port}", inspector)
+
+    yield start
+    for admin, inspector in running:
+        await admin.close()
+        await inspector.close()
+
+
+USED = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 64}}
+
+
+async def test_a_request_is_shown_as_the_wire_had_it(watch: Watch, provider: Provider) -> None:
+    watching = await watch()
+    await watching.send(*TALK[:-1])
+    seen = await watching.send(*NEXT)
+
+    newest, oldest = await watching.rows()
+    forwarded = provider.requests[-1].body
+    assert newest["outcome"] == "compacted"
+    assert (newest["before"], newest["after"]) == (len(body(*NEXT)), len(forwarded))
+    assert newest["figures"]["question"] == newest["question"] == 2
+    assert f"after={newest['after']}" in seen.evidence
+    assert oldest["reason"] == "nothing-earlier"
+    assert newest["usage"] == {"input": 100, "cached": 64, "output": 7}
+    assert oldest["settled"][0]["cited"] == ["c1"]
+    assert newest["conversation"] == oldest["conversation"]
+
+    told = await watching.told(f"requests/{newest['serial']}")
+    rewrite = read_ours(body(*NEXT), forwarded)
+    assert [m["index"] for m in told["messages"] if m["fate"] == "carrier"] == [rewrite.carrier]
+    assert [m["after"] for m in told["messages"]] == [len(raw) for raw in cut(forwarded).messages]
+    (group,) = told["messages"][2]["capsule"]
+    assert (group["question"], group["chunks"][0]["ids"]) == (1, ["c1"])
+    assert newest["capsule_bytes"] == len(cut(forwarded).messages[2])
+
+
+async def test_a_conversation_has_its_requests_and_what_its_questions_declared(watch: Watch) -> None:
+    watching = await watch()
+    await watching.send(*TALK[:-1])
+    await watching.send(*NEXT)
+    row = (await watching.rows())[0]
+
+    told = await watching.told(f"conversations/{row['conversation']}")
+
+    assert [one["serial"] for one in told["requests"]] == [1, 2]
+    first, second = told["questions"]
+    assert (first["declaration"], first["cited"], first["message"]) == ("grounded", ["c1"], 0)
+    assert second["question"] == 2
+
+
+async def test_without_content_nothing_that_was_said_is_shown_anywhere(watch: Watch) -> None:
+    watching = await watch()
+    await watching.send(*TALK[:-1], model="gpt-5")
+    await watching.send(*NEXT, model="gpt-5")
+    rows = await watching.rows()
+    pages = ["requests", "state", f"conversations/{rows[0]['conversation']}", "requests/1", "requests/2"]
+    for path in pages:
+        text = (await watching.see(f"/inspector/{path}")).body.decode()
+        assert "hunter2" not in text, path
+        assert "sk-one" not in text, path
+        assert "capsule" in text or path.startswith("requests/1") or path == "state"
+    assert (await watching.see("/inspector/requests/2/lines/2?side=went")).status == 404
+    page = await watching.see("/")
+    assert "img-src 'self';" in page.policy
+
+
+async def test_with_content_each_message_is_shown_as_it_came_and_as_it_went(watch: Watch, provider: Provider) -> None:
+    watching = await watch(inspector={"content": True})
+    await watching.send(*TALK[:-1])
+    await watching.send(*NEXT)
+    told = await watching.told("requests/2")
+    assert told["content"] is True
+    came = await watching.told("requests/2/lines/2?side=came")
+    went = await watching.told("requests/2/lines/2?side=went")
+    assert came["parts"][0]["text"] == FOUND
+    assert went["parts"][0]["text"] == json.loads(cut(provider.requests[-1].body).messages[2])["content"]
+    call = await watching.told("requests/2/lines/1?side=came")
+    assert call["parts"][-1] == {"kind": "call", "name": "search", "text": '{"q": "s"}', "from": 0, "length": 10}
+    assert (await watching.rows())[0]["title"] == "hunter2 asks"
+    assert (await watching.see("/inspector/requests/2/lines/99?side=came")).status == 404
+
+
+async def test_a_long_text_is_given_piece_by_piece(watch: Watch) -> None:
+    watching = await watch(inspector={"content": True})
+    long = "".join(f"{n:07d} " for n in range(40_000))
+    await watching.send(user(long))
+    first = (await watching.told("requests/1/lines/0?side=came"))["parts"][0]
+    assert (first["from"], first["length"], len(first["text"])) == (0, len(long), 100_000)
+    text, at = first["text"], 100_000
+    while at < len(long):
+        (piece,) = (await watching.told(f"requests/1/lines/0?side=came&part=0&from={at}"))["parts"]
+        text += piece["text"]
+        at += len(piece["text"])
+    assert text == long
+
+
+async def test_only_pictures_that_hold_no_script_are_given_to_be_drawn(watch: Watch) -> None:
+    watching = await watch(inspector={"content": True})
+    urls = [
+        "data:image/png;base64,AAAA",
+        "data:image/svg+xml,<svg onload=alert(1)>",
+        "https://elsewhere.example/p.png",
+        "data:text/html,<script>1</script>",
+        "javascript:alert(1)",
+    ]
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    await watching.send(user(parts))
+    shown = (await watching.told("requests/1/lines/0?side=came"))["parts"]
+    assert [part["url"] for part in shown] == [urls[0], None, None, None, None]
+
+
+# Why no record fits.
+
+
+async def test_where_no_record_fits_the_first_message_that_changed_is_named(watch: Watch) -> None:
+    watching = await watch()
+    await watching.send(*TALK[:-1])
+    edited = [NEXT[0], NEXT[1], returns("s", FOUND.replace("Blue", "Green")), *NEXT[3:]]
+    await watching.send(*edited)
+    row = (await watching.rows())[0]
+    assert row["reason"] == "no-record"
+    assert row["difference"] == {"what": "changed", "kind": "return", "now": 2, "before": 2}
+
+
+async def test_a_conversation_whose_beginning_was_cut_off_is_known_again(watch: Watch) -> None:
+    watching = await watch()
+    await watching.send(*TALK[:-1])
+    await watching.send(*NEXT)
+    trimmed = [user("A summary of what was asked."), *NEXT[1:]]
+    await watching.send(*trimmed)
+    newest, before, _ = await watching.rows()
+    assert newest["conversation"] == before["conversation"]
+    assert newest["difference"] == {"what": "changed", "kind": "user", "now": 0, "before": 0}
+
+
+async def test_a_conversation_that_was_never_seen_says_so_and_another_credential_does_too(watch: Watch) -> None:
+    watching = await watch()
+    await watching.send(*NEXT)
+    await watching.send(*NEXT, key="Bearer sk-two")
+    newest, oldest = await watching.rows()
+    assert (newest["reason"], newest["difference"]) == ("no-record", None)
+    assert (oldest["reason"], oldest["difference"]) == ("no-record", None)
+    assert newest["tenant"] != oldest["tenant"]
+    await watching.send(*NEXT, says("x"), user("y"), key="Bearer sk-three")
+    await watching.send(*NEXT, key="Bearer sk-three")
+
+
+async def test_conversations_that_open_alike_are_told_apart(watch: Watch) -> None:
+    watching = await watch()
+    await watching.send(user("Hi"))
+    await watching.send(user("Hi"), *searched(FOUND, "a"))
+    await watching.send(user("Hi"), *searched(FOUND, "a"), *cited(["c1"]))
+    await watching.send(user("Hi"), *searched(FOUND, "b"), *cited(["c2"]), *searched(FOUND, "c"))
+    names = [row["conversation"] for row in await watching.rows()]
+    assert names[1] == names[2] == names[3] != names[0]
+
+
+# Bounds.
+
+
+async def test_what_is_kept_stays_within_its_bounds_whatever_comes(watch: Watch) -> None:
+    watching = await watch(inspector={"content": True, "requests": 10, "memory_bytes": 1 << 20})
+    for number in range(25):
+        await watching.send(user(os.urandom(60_000).hex()), *searched(FOUND, f"s{number}"))
+    state = await watching.told("state")
+    assert state["kept"] == 10
+    assert state["requests"] == 25
+    assert state["memory_bytes"] <= 1 << 20
+    rows = await watching.rows()
+    assert [row["serial"] for row in rows] == list(range(25, 15, -1))
+    assert (await watching.see("/inspector/requests/3")).status == 404
+    assert (await watching.told("requests/25"))["messages"] is not None
+
+
+def test_blobs_forget_what_was_used_longest_ago_and_take_nothing_that_is_too_large() -> None:
+    blobs = Blobs(100)
+    assert not blobs.put("k", "large", b"x" * 26)
+    for name in "abcde":
+        assert blobs.put("k", name, name.encode() * 20)
+    assert blobs.get("k", "a") == b"a" * 20
+    blobs.put("k", "f", b"f" * 20)
+    assert blobs.get("k", "b") is None
+    assert blobs.get("k", "a") is not None
+    blobs.drop("k", "a")
+    blobs.drop("k", "never")
+    assert blobs.size == 80
+
+
+def test_rows_are_found_by_their_number_and_leave_with_their_conversation() -> None:
+    rows = Rows(3)
+    for serial in range(1, 6):
+        rows.add({"id": "same", "serial": serial, "conversation": "a" if serial < 3 else "b"})
+    assert [row["serial"] for row in rows.newest(9)] == [5, 4, 3]
+    assert [row["serial"] for row in rows.newest(9, before=5)] == [4, 3]
+    assert rows.newest(9, before=3) == []
+    assert (rows.get(2), rows.get(6), rows.get(0)) == (None, None, None)
+    found = rows.get(4)
+    assert found is not None and found["serial"] == 4
+    assert rows.conversation("a") == []
+    assert rows.conversations() == 1
+    newest = rows.called("same")
+    assert newest is not None and newest["serial"] == 5
+
+
+# The page's own files, and its stream.
+
+
+async def test_the_page_is_its_own_files_and_nothing_else(watch: Watch) -> None:
+    watching = await watch()
+    page = await watching.see("/")
+    assert page.status == 200
+    policy = page.policy
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    text = page.body.decode()
+    assert "http" not in text.replace("http-equiv", "")
+    for name in ("inspector.css", "main.js", "dom.js", "capsule.svg"):
+        assert (await watching.see(f"/inspector/page/{name}")).status == 200
+    for name in ("..%2fkept.py", "../kept.py", "%2e%2e/kept.py", "index.html%00", "nothing.js", "__init__.py"):
+        assert (await watching.see(f"/inspector/page/{name}")).status == 404, name
+
+
+def test_no_script_of_the_page_makes_markup_of_a_text() -> None:
+    folder = routes._PAGE
+    for file in folder.glob("*.js"):
+        text = file.read_text()
+        for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "srcdoc"):
+            assert way not in text, f"{file.name} uses {way}"
+    assert "style=" not in (folder / "index.html").read_text()
+    assert "onclick=" not in (folder / "index.html").read_text()
+
+
+async def test_requests_are_told_to_a_page_that_listens_as_they_pass(watch: Watch) -> None:
+    watching = await watch()
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{watching.admin}/inspector/events") as stream,
+    ):
+        assert stream.content_type == "text/event-stream"
+        assert stream.headers["Content-Security-Policy"]
+        await watching.send(*TALK[:-1])
+        text = b""
+        while b"event: request" not in text or not text.endswith(b"\n\n"):
+            text += await asyncio.wait_for(stream.content.readany(), 5)
+    events = [line for line in text.decode().splitlines() if line.startswith("data: ")]
+    told = [json.loads(line[6:]) for line in events]
+    assert told[0]["content"] is False
+    assert told[-1].get("outcome") == "untouched" or told[-1].get("requests") == 1
+
+
+async def test_a_page_that_cannot_keep_up_is_told_to_begin_anew(watch: Watch) -> None:
+    watching = await watch()
+    listener = watching.inspector.listen()
+    assert listener is not None
+    for number in range(600):
+        listener.tell(("request", number))
+    assert await listener.hear() == ("anew", None)
+    assert await listener.hear() == ("request", 513)
+    for _ in range(40):
+        watching.inspector.listen()
+    assert watching.inspector.listen() is None
+
+
+async def test_the_inspector_is_told_of_tokens_later_and_shows_them(watch: Watch) -> None:
+    from proxy.visibility.counting import Counting
+
+    watching = await watch()
+    counting = Counting([watching.inspector.counted])
+    passed: list[Any] = []
+    original = watching.inspector.passed
+    watching.inspector.passed = lambda one: (passed.append(one), original(one))[1]  # type: ignore[method-assign]
+    await watching.send(*TALK[:-1])
+    await watching.send(*NEXT)
+    counting.arrived(passed[0].arrived)
+    for one in passed:
+        counting.passed(one)
+    await counting.idle()
+    await counting.close()
+    row = (await watching.rows())[0]
+    assert row["tokens"]["after"] > 0
+    assert row["tokens"]["before"] > 20
+    assert (await watching.told("state"))["tokens"]["requests"] == 2
+
+
+async def test_under_observe_what_would_have_gone_is_shown(watch: Watch, provider: Provider) -> None:
+    watching = await watch(compaction={"mode": "observe"})
+    await watching.send(*TALK[:-1])
+    await watching.send(*NEXT)
+    row = (await watching.rows())[0]
+    assert (row["reason"], row["before"], row["forwarded"]) == ("observe", len(body(*NEXT)), len(body(*NEXT)))
+    assert row["after"] != row["before"]
+    told = await watching.told("requests/2")
+    assert "carrier" in [message["fate"] for message in told["messages"]]
+
+
+async def test_a_request_that_nobody_could_read_is_listed_with_its_reason(watch: Watch) -> None:
+    watching = await watch()
+    await ask(watching.url, b"no json", headers=[("Authorization", "Bearer sk-one")])
+    await watching.inspector.idle()
+    (row,) = await watching.rows()
+    assert (row["reason"], row["conversation"], row["before"]) == ("not-json", None, 7)
+    assert (await watching.told("requests/1"))["messages"] is None
+    await ask(watching.url, method="GET", target="/v1/models")
+    assert len(await watching.rows()) == 1
+
+
+async def test_names_of_any_length_and_kind_are_cut(watch: Watch) -> None:
+    watching = await watch()
+    name = "<script>" * 1000
+    rows = json.dumps([{"id": name, "text": "x" * 100}, {"id": "c2", "text": "y" * 100}])
+    await watching.send(user("q"), calls(("s", "search", {})), returns("s", rows), model="m" * 5000)
+    (row,) = await watching.rows()
+    told = await watching.told("requests/1")
+    assert len(row["model"]) <= 200
+    assert max(len(shown) for message in told["messages"] for shown in message["shows"]) <= 200
