@@ -133,7 +133,11 @@ class Policy:
         shown = (question.transcript.shown, *(step.shown for step in steps))
         return any(self._asked.get(held.asked_name(question.tenant, one)) for one in shown)
 
-    async def was_asked_elsewhere(self, question: Question) -> bool:
+    async def may_ask(self, question: Question) -> bool:
+        """Whether nobody asked yet. To be followed at once by `asking`, since a request may have come twice."""
+        return not await self._was_asked_elsewhere(question) and not self.was_asked(question)
+
+    async def _was_asked_elsewhere(self, question: Question) -> bool:
         """Whether another process asked for this very request, or one of this question's that an answer ended."""
         if self._keeps is None:
             return False
@@ -319,7 +323,7 @@ class Hold:
     async def _ask(self, answer: Reply, head: Head, provider: Provider) -> list[bytes] | None:
         """Ask for what grounds the answer, unless that was done; returns what the client gets instead of it."""
         way = self._question.way
-        if await self._policy.was_asked_elsewhere(self._question) or self._policy.was_asked(self._question):
+        if not await self._policy.may_ask(self._question):
             self._course.violation = Violation.ASKED_BEFORE
             return None
         said = await self._said(answer, None if way == INLINE else way, provider)
@@ -438,7 +442,7 @@ class Closing:
         if tool is None:
             self._course.violation = Violation.NO_CITE_TOOL
             return ()
-        if self._policy.was_asked(self._question) or await self._policy.was_asked_elsewhere(self._question):
+        if not await self._policy.may_ask(self._question):
             self._course.violation = Violation.ASKED_BEFORE
             return ()
         said = await ask(self._policy, self._question, self._course, provider, asked, answer, tool)
