@@ -796,6 +796,7 @@ class Exchange:
             would=outcome.would if isinstance(outcome, Untouched) else None,
             settled=tuple(row.payload for row in self._settled),
             usage=self._reader.usage(),
+            refused=self.refusal is not None,
         )
 
     def feed(self, chunk: bytes) -> None:
