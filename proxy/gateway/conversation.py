@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar, get_args
 
@@ -44,7 +44,7 @@ from proxy.ledger.records import Record
 from proxy.ledger.settling import Standing
 from proxy.ledger.transcript import ReplyStep, Transcript
 from proxy.policy.cite_rounds import Bounds
-from proxy.policy.ending import Violation, may_end
+from proxy.policy.ending import Violation, asked_by, may_end
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
 from proxy.wire.messages import Api, NotJson, Picture, Reply, ReplyReader, Request, splice
@@ -185,7 +185,7 @@ class Conversations:
         self._histories = Histories()
         self._seen = SeenRequests()
         bounds = Bounds(settings.policy.managed_rounds, settings.policy.managed_tokens)
-        self._offers = Offers(Notebook(store), self._habits, bounds, self._policy.keep_alive)
+        self._offers = Offers(Notebook(store), self._habits, bounds, self._policy.keep_alive, self._policy.count)
 
     def renewed(self, settings: Settings, keys: Keys, registered: Registered | None) -> Conversations:
         """The same with other evidence tables and tag keys. What this process knows of conversations is shared, so that
@@ -254,20 +254,42 @@ class Conversations:
         if self._policy.mode != "enforce" or not read.recordable:
             return self._managing(exchange, offering, None)
 
+        if any(table.cites_managed for table in read.tables):
+            return await self._holding(exchange, read, found, tenant, large, offering)
+        # Most replies are simply passed on; to find that out must not hold them up.
+        exchange.deciding = lambda: self._holding(exchange, read, found, tenant, large, offering)
+        return None
+
+    async def _holding(
+        self,
+        exchange: Exchange,
+        read: _Read,
+        found: Boundary,
+        tenant: bytes,
+        large: bool,
+        offering: Offering,
+    ) -> Steering | None:
+        """What holds the answer of a question that is undeclared so far, if anybody can be asked about it."""
+        shown, course = read.transcript, exchange.course
+        assert shown is not None
+
         async def judge(reply: Reply) -> Standing:
             return await _run(large, lambda: self._standing(shown, reply, found, read.tables, course.noted))
 
         standing = await judge(Reply(text=""))
         if may_end(standing):
             return self._managing(exchange, offering, None)
-        question = Question(
-            shown, tenant, exchange.body, found.reply + 1, alone=shown.request.history is None, judge=judge
-        )
+        request = shown.request
+        way = asked_by(standing, request.api.offered(request))
+        question = Question(shown, tenant, exchange.body, found.reply + 1, way or MANAGED, judge)
         if MANAGED in standing.ways[:1]:
             managing = self._managing(exchange, offering, Closing(self._policy, question, course))
             if managing is None:
-                course.violation = _cannot_ask(shown.request)
+                course.violation = _cannot_ask(request)
             return managing
+        if way is None or request.history is not None or request.choices > 1:
+            course.violation = _cannot_ask(request)
+            return None
         if self._policy.was_asked(question):
             course.asked, course.violation = True, Violation.ASKED_BEFORE
             return None
@@ -720,10 +742,11 @@ class Exchange:
 
     `body` is what goes upstream (the very object that came, when untouched), `header` the Evidence-Proxy reply header,
     `refusal` what to answer instead of asking the provider, `steering` what the client gets where that is not simply
-    the provider's reply. None of its methods raises.
+    the provider's reply, `deciding` finds that out while the request is on its way. None of its methods raises.
     """
 
     steering: Steering | None = None
+    deciding: Callable[[], Awaitable[Steering | None]] | None = None
 
     def __init__(
         self,
@@ -853,7 +876,7 @@ def keyed(tenant: bytes, digest: bytes) -> bytes:
 
 
 def _cannot_ask(request: Request) -> Violation:
-    """Why nobody can be asked with our tool for a request that does not offer it."""
+    """Why nobody can be asked what grounds the answer to a request."""
     if request.history is not None:
         return Violation.SERVER_SIDE_HISTORY
     return Violation.SEVERAL_CHOICES if request.choices > 1 else Violation.NO_CITE_TOOL
