@@ -149,7 +149,7 @@ class RecordsApi:
         return web.Response(body=msgspec.json.encode(page), content_type="application/json")
 
     def _credential(self, lines: headers.Headers) -> str | None:
-        named = headers.value(lines, WHOSE.lower().encode())
+        named = headers.value(lines, headers.TENANT)
         if named is not None:
             lines = (((self._tenant.header or "authorization").encode(), named.encode("latin-1", "replace")),)
         elif self._guarded:
