@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from proxy.cli import _keep_large_buffers_on_the_heap
 from proxy.gateway.conversation import Asked, Conversations
 from proxy.settings import EvidenceTable, Settings, StoreSettings
 from proxy.store import open_store
@@ -44,9 +45,8 @@ def calls(name: str, call_id: str, arguments: Any) -> dict[str, Any]:
 
 def conversation(number: int, rng: random.Random) -> tuple[bytes, bytes, bytes]:
     """The request that settles its first question, that reply, and the request that opens its second."""
-    chunks = [
-        (f"{rng.getrandbits(64):016x}", " ".join(f"{rng.getrandbits(30):09}" for _ in range(40))) for _ in range(4)
-    ]
+    words = [" ".join(f"{rng.getrandbits(30):09}" for _ in range(40)) for _ in range(4)]
+    chunks = [(f"doc-{number}-{n}", text) for n, text in enumerate(words)]
     found = "\n\n".join(f"[{name}] {text}" for name, text in chunks)
     messages = [
         {"role": "user", "content": f"Question of conversation {number}?"},
@@ -103,6 +103,7 @@ if __name__ == "__main__":
     options.add_argument("conversations", nargs="?", type=int, default=100_000)
     options.add_argument("--write", type=Path, default=None)
     given = options.parse_args()
+    _keep_large_buffers_on_the_heap()  # as `serve` does
     with tempfile.TemporaryDirectory() as directory:
         told = asyncio.run(main(given.conversations, Path(directory)))
     ratio = told[-1][1] / told[0][1]
