@@ -196,6 +196,7 @@ async def _serve(
     from proxy.gateway.app import Gateway
     from proxy.gateway.conversation import Conversations
     from proxy.gateway.keeping import Keeping
+    from proxy.gateway.records_api import RecordsApi
     from proxy.gateway.renewing import Renewing
     from proxy.gateway.returns import Returns
     from proxy.ledger.aside import names_in
@@ -235,6 +236,7 @@ async def _serve(
         loop.add_signal_handler(signal.SIGHUP, renewing.renew)
     admin = Admin(_own_admin_port(settings.server, place.worker), token)
     lookout.register(admin)
+    RecordsApi(store.records, settings.tenant, client_keys(settings), guarded=token is not None).register(admin)
     worker = {} if place.worker is None else {"worker": place.worker}
     warming: list[asyncio.Task[None]] = []
     try:

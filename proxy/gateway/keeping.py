@@ -16,6 +16,7 @@ import msgspec
 
 from proxy.evidence.documents import Documents
 from proxy.evidence.tables import Table, Tables
+from proxy.gateway.shown import ShownReturns
 from proxy.ledger import aside, provenance, trimmed
 from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.provenance import RegisteredPicture
@@ -54,35 +55,45 @@ class Database(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Whose conversation a request belongs to. `digests` are the ways to call it: by the host's name for it, where it
-    gives one (`named`), and by how it begins."""
+    """Whose conversation a request belongs to. `ids` are the ways to call it, as people may see them: by the host's
+    name for it, where it gives one (`named`), and by how it begins."""
 
     tenant: bytes
-    digests: tuple[bytes, ...]
+    ids: tuple[bytes, ...]
     named: bool
 
     @classmethod
     def of(cls, tenant: bytes, name: str | None, transcript: Transcript) -> Conversation:
         beginning = transcript.beginning
-        digests = [named_conversation(tenant, name)] if name is not None else []
+        ids = [named_id(name)] if name is not None else []
         if beginning is not None:
-            digests.append(_digest(b"conversation that begins", tenant, beginning))
-        return cls(tenant, tuple(digests), name is not None)
+            ids.append(hashlib.sha256(b"conversation that begins\0" + beginning).digest())
+        return cls(tenant, tuple(ids), name is not None)
+
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        """What stands for it in the store, by each of its ids."""
+        return tuple(conversation_digest(self.tenant, one) for one in self.ids)
 
     @property
     def digest(self) -> bytes | None:
         """What is written down for this conversation is written under this; None before it retrieved anything."""
-        return self.digests[0] if self.digests else None
+        return self.digests[0] if self.ids else None
 
 
-def named_conversation(tenant: bytes, name: str) -> bytes:
-    """What stands for a conversation that its host calls `name` (Evidence-Conversation)."""
-    return _digest(b"conversation named", tenant, name.encode("utf-8", "surrogatepass"))
+def named_id(name: str) -> bytes:
+    """The id of a conversation that its host calls `name` (Evidence-Conversation)."""
+    return hashlib.sha256(b"conversation named\0" + name.encode("utf-8", "surrogatepass")).digest()
 
 
-def conversations_called(tenant: bytes, said: str) -> list[bytes]:
-    """What a person may mean by a conversation's id: its host's name for it, or its digest as the record API has it."""
-    found = [named_conversation(tenant, said)]
+def conversation_digest(tenant: bytes, conversation: bytes) -> bytes:
+    """What stands for a tenant's conversation in the store: another tenant's id leads nowhere."""
+    return _digest(b"conversation", tenant, conversation)
+
+
+def ids_called(said: str) -> list[bytes]:
+    """What a person may mean by a conversation's id: its host's name for it, or its id as the record API shows it."""
+    found = [named_id(said)]
     if len(said) == 64 and all(character in "0123456789abcdef" for character in said):
         found.append(bytes.fromhex(said))
     return found
@@ -90,12 +101,18 @@ def conversations_called(tenant: bytes, said: str) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A question that settled: its record, the transcript and tables that it was read by, where it began."""
+    """A question that settled: its record, the transcript and tables that it was read by, where it began.
+
+    Where its host rewrote returns meanwhile, `as_shown` is the transcript with what the model was shown, and
+    `rewritten` the ordinals of those returns.
+    """
 
     record: Record
     transcript: Transcript
     tables: Tables
     from_reply: int
+    as_shown: Transcript
+    rewritten: frozenset[int] = frozenset()
 
 
 class Keeping:
@@ -110,6 +127,7 @@ class Keeping:
         self._contents = contents
         self._registered = registered
         self._databases = databases or {}
+        self._shown = ShownReturns()
 
     def renewed(self, settings: Settings, registered: Registered | None) -> Keeping:
         """The same by other evidence tables; a database that is still named stays open."""
@@ -117,7 +135,25 @@ class Keeping:
 
         open_now = {database.uri: database for database in self._databases.values()}
         named = {name: open_now.get(one.uri, one) for name, one in open_databases(settings).items()}
-        return Keeping(self._contents, registered, named)
+        new = Keeping(self._contents, registered, named)
+        new._shown = self._shown
+        return new
+
+    def see(self, conversation: Conversation, transcript: Transcript, evidence: Iterable[int], from_reply: int) -> None:
+        """Remember what the current question retrieved (`evidence`, by ordinal), where its host names conversations."""
+        if conversation.named:
+            own = set(trimmed.own_returns(transcript, from_reply))
+            for found in (transcript.returns[ordinal] for ordinal in evidence if ordinal in own):
+                self._shown.see(conversation.digests[0], trimmed.call_mark(found), found.message.parts)
+
+    def as_shown(
+        self, conversation: Conversation, transcript: Transcript, from_reply: int
+    ) -> tuple[Transcript, frozenset[int]]:
+        """The transcript as the model was shown it, and the returns that the host rewrote since then."""
+        if not conversation.named:
+            return transcript, frozenset()
+        digest = conversation.digests[0]
+        return trimmed.restored(transcript, from_reply, lambda call: self._shown.get(digest, call))
 
     async def flush(self) -> None:
         """Return when what was kept is where others find it. Raises StoreError."""
@@ -139,7 +175,7 @@ class Keeping:
 
     async def completed(self, settled: Settled, conversation: Conversation) -> tuple[Record, list[StoredRecord]]:
         """The record with all that others than the wire say of what was cited, and the contents to keep for it."""
-        record, shown = settled.record, settled.transcript
+        record, shown = settled.record, settled.as_shown
         files: dict[bytes, bytes] = {}
         registered: list[str] = []
         for table in settled.tables:
@@ -155,8 +191,9 @@ class Keeping:
                 record = provenance.with_additions(record, additions)
                 files |= additions.files
         if conversation.named:
-            record = trimmed.found_by_returns(record, shown, settled.from_reply)
+            record = trimmed.found_by_returns(record, settled.transcript, settled.from_reply)
             files |= await asyncio.to_thread(provenance.all_that_was_cited, record, shown, settled.tables)
+            record = trimmed.off_the_wire(record, settled.rewritten)
         names = [*aside.needed(record), *files, *map(aside.registered_name, registered)]
         record = msgspec.structs.replace(record, names=tuple(dict.fromkeys((*record.names, *names))))
         return record, [self._row(conversation, name, payload) for name, payload in files.items()]
