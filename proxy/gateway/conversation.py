@@ -210,7 +210,7 @@ class Conversations:
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
         continues, known_bytes = self._seen.before(tenant, asked.api, asked.body) if tenant is not None else (None, 0)
         large = len(asked.body) - known_bytes >= _LARGE
-        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues))
+        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes > 0))
         if read.cut_short and tenant is not None and self._registered is not None:
             known_whole = await self._registered.registered(tenant, read.cut_short)
             if known_whole:
@@ -384,11 +384,13 @@ class Conversations:
 
     # Reading: pure, and long for large bodies.
 
-    def _read(self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None) -> _Read:
+    def _read(
+        self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None, surely: bool = False
+    ) -> _Read:
         try:
             earlier = continues.transcript if continues is not None else None
             with asked.stays.room("wire"):
-                request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None)
+                request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None, surely)
         except NotJson:
             return _Read(None, Reason.NOT_JSON)
         untouched: Reason | None = None
