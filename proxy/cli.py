@@ -110,9 +110,11 @@ def serve(
         client_keys(settings)
     except SettingsError as refused:
         _stop(str(refused), _REFUSED)
-    _writable(settings.store.directory)
+    from proxy.store.place import was_begun
     from proxy.store.tag_keys import tag_keys
 
+    if settings.store.directory is not None and not was_begun(settings.store.directory):
+        _writable(settings.store.directory)
     try:
         keys = tag_keys(settings)
     except SettingsError as refused:
@@ -195,6 +197,7 @@ async def _serve(
     from proxy.gateway.app import Gateway
     from proxy.gateway.conversation import Conversations
     from proxy.gateway.keeping import Keeping
+    from proxy.gateway.records_api import RecordsApi
     from proxy.gateway.renewing import Renewing
     from proxy.gateway.returns import Returns
     from proxy.ledger.aside import names_in
@@ -234,6 +237,7 @@ async def _serve(
         loop.add_signal_handler(signal.SIGHUP, renewing.renew)
     admin = Admin(_own_admin_port(settings.server, place.worker), token)
     lookout.register(admin)
+    RecordsApi(store.records, settings.tenant, client_keys(settings), guarded=token is not None).register(admin)
     worker = {} if place.worker is None else {"worker": place.worker}
     warming: list[asyncio.Task[None]] = []
     try:
@@ -295,9 +299,8 @@ def _stop(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _writable(directory: Path | None) -> None:
-    if directory is None:
-        return
+def _writable(directory: Path) -> None:
+    """A directory in which nothing was kept yet is told of at once; one in use is read, and written when it can be."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):

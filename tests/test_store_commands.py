@@ -14,8 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from proxy.cli import app
-from proxy.gateway.conversation import tenant_digest
-from proxy.gateway.keeping import named_conversation
+from proxy.gateway.keeping import named_id
 from proxy.store.lance import Lance
 from proxy.store.place import CONTENTS, RECORDS, Place
 from tests.conftest import StartHere
@@ -188,7 +187,7 @@ async def test_erasing_one_conversation_leaves_no_trace_of_it_and_all_others(fil
     assert not holds(data, "SECRET-bb") and len(await rows(data, RECORDS)) == before - 2
     assert len(await rows(data, CONTENTS)) == 2 and holds(data, "SECRET-aa")
     # By the id that the record API shows; the other tenant's of the same name stays.
-    shown = named_conversation(tenant_digest(CREDENTIAL[1]), "aa").hex()
+    shown = named_id("aa").hex()
     await run_later("erase", "--credential-file", "-", "--conversation", shown, data=data, stdin="Bearer sk-test-one\n")
     assert len(await rows(data, RECORDS)) == before - 4 and len(await rows(data, CONTENTS)) == 1
 

@@ -368,7 +368,7 @@ async def _erase_conversation(
 ) -> dict[str, int]:
     """Erase one conversation of a tenant, with what was registered for it alone; how many rows of each table."""
     from proxy.gateway.conversation import keyed
-    from proxy.gateway.keeping import Conversation, conversations_called
+    from proxy.gateway.keeping import Conversation, conversation_digest, ids_called
     from proxy.ledger.aside import names_in
     from proxy.store.place import CONTENTS, RECORDS
 
@@ -379,7 +379,7 @@ async def _erase_conversation(
         digests = list(Conversation.of(tenant, None, shown).digests)
         keys = {secret.key(keyed(tenant, key)) for key in (shown.key, *(step.key for step in shown.replies))}
     else:
-        digests = conversations_called(tenant, conversation or "")
+        digests = [conversation_digest(tenant, one) for one in ids_called(conversation or "")]
     of = {secret.conversation(digest) for digest in digests}
     of_tenant = secret.tenant(tenant)
     mine: list[tuple[bytes, bytes | None, frozenset[bytes]]] = []

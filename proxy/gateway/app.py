@@ -25,7 +25,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from proxy.compaction.outcome import Reason, Untouched
 from proxy.gateway import encodings, errors, headers, listening, tunnel
-from proxy.gateway.access import ClientKeys, Grant
+from proxy.gateway.access import ClientKeys, Grant, whose
 from proxy.gateway.conversation import Asked, tenant_digest
 from proxy.gateway.limits import Capacity, Full, Patience, Share, TooSlow
 from proxy.gateway.replies import Outgoing, Sent, give_up_later
@@ -211,9 +211,7 @@ class _Facts:
 
     def credential(self, tenant: TenantSettings) -> str | None:
         """What stands for the request's tenant: the one that a key of ours names, else what the settings say."""
-        if self.grant is not None and self.grant.tenant is not None:
-            return f"\0tenant {self.grant.tenant}"  # no header's value begins so
-        return headers.credential(self.headers, tenant.by, tenant.header)
+        return whose(self.headers, tenant, self.grant)
 
     def own_lines(self) -> list[tuple[bytes, bytes]]:
         """Our reply headers for an answer of our own. A body that was never read is no JSON."""

@@ -54,35 +54,45 @@ class Database(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Whose conversation a request belongs to. `digests` are the ways to call it: by the host's name for it, where it
-    gives one (`named`), and by how it begins."""
+    """Whose conversation a request belongs to. `ids` are the ways to call it, as people may see them: by the host's
+    name for it, where it gives one (`named`), and by how it begins."""
 
     tenant: bytes
-    digests: tuple[bytes, ...]
+    ids: tuple[bytes, ...]
     named: bool
 
     @classmethod
     def of(cls, tenant: bytes, name: str | None, transcript: Transcript) -> Conversation:
         beginning = transcript.beginning
-        digests = [named_conversation(tenant, name)] if name is not None else []
+        ids = [named_id(name)] if name is not None else []
         if beginning is not None:
-            digests.append(_digest(b"conversation that begins", tenant, beginning))
-        return cls(tenant, tuple(digests), name is not None)
+            ids.append(hashlib.sha256(b"conversation that begins\0" + beginning).digest())
+        return cls(tenant, tuple(ids), name is not None)
+
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        """What stands for it in the store, by each of its ids."""
+        return tuple(conversation_digest(self.tenant, one) for one in self.ids)
 
     @property
     def digest(self) -> bytes | None:
         """What is written down for this conversation is written under this; None before it retrieved anything."""
-        return self.digests[0] if self.digests else None
+        return self.digests[0] if self.ids else None
 
 
-def named_conversation(tenant: bytes, name: str) -> bytes:
-    """What stands for a conversation that its host calls `name` (Evidence-Conversation)."""
-    return _digest(b"conversation named", tenant, name.encode("utf-8", "surrogatepass"))
+def named_id(name: str) -> bytes:
+    """The id of a conversation that its host calls `name` (Evidence-Conversation)."""
+    return hashlib.sha256(b"conversation named\0" + name.encode("utf-8", "surrogatepass")).digest()
 
 
-def conversations_called(tenant: bytes, said: str) -> list[bytes]:
-    """What a person may mean by a conversation's id: its host's name for it, or its digest as the record API has it."""
-    found = [named_conversation(tenant, said)]
+def conversation_digest(tenant: bytes, conversation: bytes) -> bytes:
+    """What stands for a tenant's conversation in the store: another tenant's id leads nowhere."""
+    return _digest(b"conversation", tenant, conversation)
+
+
+def ids_called(said: str) -> list[bytes]:
+    """What a person may mean by a conversation's id: its host's name for it, or its id as the record API shows it."""
+    found = [named_id(said)]
     if len(said) == 64 and all(character in "0123456789abcdef" for character in said):
         found.append(bytes.fromhex(said))
     return found

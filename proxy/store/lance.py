@@ -88,6 +88,11 @@ class Lance:
                     f"The record store in {place.shown} could not be opened: of its tables {left!r}, {SCHEMA!r} and "
                     f"{SECRET!r} only the first is whole. Restore the others, move it away, or name another place."
                 )
+            if shelves[place.table] is None and place.holds_rows():
+                raise StoreError(
+                    f"The record store in {place.shown} could not be opened: of its table {place.table!r} there are "
+                    "rows, but no version that names them. Restore it, move it away, or name another place."
+                )
             await _reach_schema(db, place)
             secret, made_here = await agreed_secret(db, place, secret)
             rows = shelves[place.table]
