@@ -156,6 +156,7 @@ class Proxy:
     process: asyncio.subprocess.Process
     port: int
     directory: Path
+    draining: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, mode: str, provider: int) -> Proxy:
