@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar, get_args
 
@@ -44,7 +44,7 @@ from proxy.ledger.records import Record
 from proxy.ledger.settling import Standing
 from proxy.ledger.transcript import ReplyStep, Transcript
 from proxy.policy.cite_rounds import Bounds
-from proxy.policy.ending import Violation, may_end
+from proxy.policy.ending import Violation, asked_by, may_end
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
 from proxy.wire.messages import Api, NotJson, Picture, Reply, ReplyReader, Request, splice
@@ -185,7 +185,7 @@ class Conversations:
         self._histories = Histories()
         self._seen = SeenRequests()
         bounds = Bounds(settings.policy.managed_rounds, settings.policy.managed_tokens)
-        self._offers = Offers(Notebook(store), self._habits, bounds, self._policy.keep_alive)
+        self._offers = Offers(Notebook(store), self._habits, bounds, self._policy.keep_alive, self._policy.count)
 
     def renewed(self, settings: Settings, keys: Keys, registered: Registered | None) -> Conversations:
         """The same with other evidence tables and tag keys. What this process knows of conversations is shared, so that
@@ -210,7 +210,7 @@ class Conversations:
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
         continues, known_bytes = self._seen.before(tenant, asked.api, asked.body) if tenant is not None else (None, 0)
         large = len(asked.body) - known_bytes >= _LARGE
-        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues))
+        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes > 0))
         if read.cut_short and tenant is not None and self._registered is not None:
             known_whole = await self._registered.registered(tenant, read.cut_short)
             if known_whole:
@@ -229,6 +229,9 @@ class Conversations:
             return Exchange(asked, decision.outcome, refusal, None, read, decision.boundary)
         self._unsettled.put(keyed(tenant, read.transcript.shown), True)
         after = _Afterwards(self, read, decision.boundary, tenant, asked, large)
+        if (conversation := _conversation(asked, read.transcript)) is not None:
+            evidence, from_reply = read.tables_of_returns, decision.boundary.reply + 1
+            self._keeping.see(conversation, read.transcript, evidence, from_reply)
         exchange = Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
         if refusal is None:
             exchange.body = self._offers.continuing(tenant, read.transcript.request, exchange.body)
@@ -251,20 +254,42 @@ class Conversations:
         if self._policy.mode != "enforce" or not read.recordable:
             return self._managing(exchange, offering, None)
 
+        if any(table.cites_managed for table in read.tables):
+            return await self._holding(exchange, read, found, tenant, large, offering)
+        # Most replies are simply passed on; to find that out must not hold them up.
+        exchange.deciding = lambda: self._holding(exchange, read, found, tenant, large, offering)
+        return None
+
+    async def _holding(
+        self,
+        exchange: Exchange,
+        read: _Read,
+        found: Boundary,
+        tenant: bytes,
+        large: bool,
+        offering: Offering,
+    ) -> Steering | None:
+        """What holds the answer of a question that is undeclared so far, if anybody can be asked about it."""
+        shown, course = read.transcript, exchange.course
+        assert shown is not None
+
         async def judge(reply: Reply) -> Standing:
             return await _run(large, lambda: self._standing(shown, reply, found, read.tables, course.noted))
 
         standing = await judge(Reply(text=""))
         if may_end(standing):
             return self._managing(exchange, offering, None)
-        question = Question(
-            shown, tenant, exchange.body, found.reply + 1, alone=shown.request.history is None, judge=judge
-        )
+        request = shown.request
+        way = asked_by(standing, request.api.offered(request))
+        question = Question(shown, tenant, exchange.body, found.reply + 1, way or MANAGED, judge)
         if MANAGED in standing.ways[:1]:
             managing = self._managing(exchange, offering, Closing(self._policy, question, course))
             if managing is None:
-                course.violation = _cannot_ask(shown.request)
+                course.violation = _cannot_ask(request)
             return managing
+        if way is None or request.history is not None or request.choices > 1:
+            course.violation = _cannot_ask(request)
+            return None
         if self._policy.was_asked(question):
             course.asked, course.violation = True, Violation.ASKED_BEFORE
             return None
@@ -300,7 +325,9 @@ class Conversations:
         """The decision on a request: by the record of the newest opening where that fits, as it nearly always does."""
         # Pictures may have to be decoded, which takes as long as their pixels are many.
         large = large or read.seen is None or read.seen.pictures
-        conversation = _conversation(tenant, asked.conversation_id, read)
+        conversation = None
+        if tenant is not None and read.recordable and read.transcript is not None:
+            conversation = Conversation.of(tenant, asked.conversation_id, read.transcript)
         with asked.stays.room("store"):
             looked = await self._look_up(read, tenant, asked.question_id, 1 if asked.question_id is None else None)
             if conversation is not None and conversation.named:
@@ -312,7 +339,8 @@ class Conversations:
             decision = await _run(large, lambda: self._decide(asked, read, tenant, further))
         assert decision is not None  # further than all nobody looks
         record = decision.boundary.record
-        if conversation is not None and record is not None and not self._is_known(read, record):
+        gives = record is not None and decision.boundary.untouched is None
+        if conversation is not None and record is not None and gives and not self._is_known(read, record):
             with asked.stays.room("store"):
                 held = await self._held(conversation, record)
             if held:
@@ -356,11 +384,13 @@ class Conversations:
 
     # Reading: pure, and long for large bodies.
 
-    def _read(self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None) -> _Read:
+    def _read(
+        self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None, surely: bool = False
+    ) -> _Read:
         try:
             earlier = continues.transcript if continues is not None else None
             with asked.stays.room("wire"):
-                request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None)
+                request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None, surely)
         except NotJson:
             return _Read(None, Reason.NOT_JSON)
         untouched: Reason | None = None
@@ -505,6 +535,8 @@ class Conversations:
                 )
         if found.reply < looked.down_to:
             return None
+        if isinstance(held, Reason):
+            found = replace(found, untouched=held.value)  # for all of the question: its prefix must not change
         same_question = {
             index
             for index, step in enumerate(asked_of.replies if asked.question_id is not None else ())
@@ -516,13 +548,13 @@ class Conversations:
         done: Done | None = None
         if read.untouched is not None:
             outcome = Untouched(read.untouched)
-        elif isinstance(held, Reason):
-            outcome = Untouched(held)
+        elif found.untouched is not None:
+            outcome = Untouched(Reason(found.untouched))
         elif found.record is None:
             outcome = Untouched((looked.trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
         else:
             with asked.stays.room("compaction"):
-                done = self._rewritten(read, found, found.record, held)
+                done = self._rewritten(read, found, found.record, held if isinstance(held, Aside) else NOTHING)
             outcome = self._compact(asked, found.record, done.rewrite)
         refuse = False
         if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
@@ -588,7 +620,7 @@ class Conversations:
         replies: list[Reply],
         found: Boundary,
         tables: Tables,
-        question_id: str | None,
+        asked: Asked,
         course: Course,
     ) -> list[Settled]:
         """The records of what a reply settled, one for each of its choices that settled anything.
@@ -597,6 +629,11 @@ class Conversations:
         one record for each. `recordable` says whether the transcript without it is worth one.
         """
         settled = []
+        from_reply = found.reply + 1
+        conversation = _conversation(asked, read)
+        as_shown, rewritten = read, frozenset[int]()
+        if conversation is not None:
+            as_shown, rewritten = self._keeping.as_shown(conversation, read, from_reply)
         verdict = course.verdict() if self._policy.mode != "off" else None
         for reply in replies:
             if not settling.settles(reply, self._habits):
@@ -607,29 +644,30 @@ class Conversations:
                 if any(table.cite is not None for table in self._evidence(with_it, tables).values()):
                     transcripts.append(with_it)
             for shown in transcripts:
+                told = as_shown if shown is read else shown
                 record = settling.settle(
-                    shown,
+                    told,
                     reply,
                     previous=found.record,
-                    from_reply=found.reply + 1,
+                    from_reply=from_reply,
                     tables=tables,
                     habits=self._habits,
-                    question_id=question_id,
+                    question_id=asked.question_id,
                     noted=notes.as_of(course.noted, len(read.replies), len(shown.replies)),
                     verdict=verdict,
                 )
-                settled.append(Settled(record, shown, tables, found.reply + 1))
+                settled.append(
+                    Settled(record, shown, tables, from_reply, told, rewritten if shown is read else frozenset())
+                )
             if transcripts:
                 self._policy.settled(record)
         return settled
 
-    async def keep(
-        self, tenant: bytes, name: str | None, read: Transcript, settled: list[Settled]
-    ) -> list[StoredRecord]:
+    async def keep(self, tenant: bytes, asked: Asked, read: Transcript, settled: list[Settled]) -> list[StoredRecord]:
         """Findable in this process from now on, and soon on disk: what a record needs first, then the record."""
         rows = []
         for one in settled:
-            conversation = Conversation.of(tenant, name, one.transcript)
+            conversation = Conversation.of(tenant, asked.conversation_id, one.transcript)
             record, contents = await self._keeping.completed(one, conversation)
             self._keeping.keep(contents)
             key, payload = keyed(tenant, one.transcript.key), records.encode(record)
@@ -694,11 +732,11 @@ class _Afterwards:
                 replies,
                 self._boundary,
                 self._tables,
-                self._asked.question_id,
+                self._asked,
                 course,
             ),
         )
-        rows = await self._conversations.keep(self._tenant, self._asked.conversation_id, self._transcript, settled)
+        rows = await self._conversations.keep(self._tenant, self._asked, self._transcript, settled)
         if rows:
             await self._conversations.shared()
         return rows
@@ -709,10 +747,11 @@ class Exchange:
 
     `body` is what goes upstream (the very object that came, when untouched), `header` the Evidence-Proxy reply header,
     `refusal` what to answer instead of asking the provider, `steering` what the client gets where that is not simply
-    the provider's reply. None of its methods raises.
+    the provider's reply, `deciding` finds that out while the request is on its way. None of its methods raises.
     """
 
     steering: Steering | None = None
+    deciding: Callable[[], Awaitable[Steering | None]] | None = None
 
     def __init__(
         self,
@@ -829,11 +868,11 @@ def tenant_digest(credential: str) -> bytes:
     return hashlib.sha256(b"tenant:" + credential.encode("utf-8", "surrogatepass")).digest()
 
 
-def _conversation(tenant: bytes | None, name: str | None, read: _Read) -> Conversation | None:
-    """Whose conversation a request belongs to, where anything can be written down of it."""
-    if tenant is None or read.transcript is None or not read.recordable:
+def _conversation(asked: Asked, read: Transcript) -> Conversation | None:
+    """Whose conversation a request belongs to; None without a tenant."""
+    if asked.credential is None:
         return None
-    return Conversation.of(tenant, name, read.transcript)
+    return Conversation.of(tenant_digest(asked.credential), asked.conversation_id, read)
 
 
 def keyed(tenant: bytes, digest: bytes) -> bytes:
@@ -842,7 +881,7 @@ def keyed(tenant: bytes, digest: bytes) -> bytes:
 
 
 def _cannot_ask(request: Request) -> Violation:
-    """Why nobody can be asked with our tool for a request that does not offer it."""
+    """Why nobody can be asked what grounds the answer to a request."""
     if request.history is not None:
         return Violation.SERVER_SIDE_HISTORY
     return Violation.SEVERAL_CHOICES if request.choices > 1 else Violation.NO_CITE_TOOL

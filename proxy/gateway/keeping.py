@@ -16,6 +16,7 @@ import msgspec
 
 from proxy.evidence.documents import Documents
 from proxy.evidence.tables import Table, Tables
+from proxy.gateway.shown import ShownReturns
 from proxy.ledger import aside, provenance, trimmed
 from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.provenance import RegisteredPicture
@@ -100,12 +101,18 @@ def ids_called(said: str) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A question that settled: its record, the transcript and tables that it was read by, where it began."""
+    """A question that settled: its record, the transcript and tables that it was read by, where it began.
+
+    Where its host rewrote returns meanwhile, `as_shown` is the transcript with what the model was shown, and
+    `rewritten` the ordinals of those returns.
+    """
 
     record: Record
     transcript: Transcript
     tables: Tables
     from_reply: int
+    as_shown: Transcript
+    rewritten: frozenset[int] = frozenset()
 
 
 class Keeping:
@@ -120,6 +127,7 @@ class Keeping:
         self._contents = contents
         self._registered = registered
         self._databases = databases or {}
+        self._shown = ShownReturns()
 
     def renewed(self, settings: Settings, registered: Registered | None) -> Keeping:
         """The same by other evidence tables; a database that is still named stays open."""
@@ -127,7 +135,25 @@ class Keeping:
 
         open_now = {database.uri: database for database in self._databases.values()}
         named = {name: open_now.get(one.uri, one) for name, one in open_databases(settings).items()}
-        return Keeping(self._contents, registered, named)
+        new = Keeping(self._contents, registered, named)
+        new._shown = self._shown
+        return new
+
+    def see(self, conversation: Conversation, transcript: Transcript, evidence: Iterable[int], from_reply: int) -> None:
+        """Remember what the current question retrieved (`evidence`, by ordinal), where its host names conversations."""
+        if conversation.named:
+            own = set(trimmed.own_returns(transcript, from_reply))
+            for found in (transcript.returns[ordinal] for ordinal in evidence if ordinal in own):
+                self._shown.see(conversation.digests[0], trimmed.call_mark(found), found.message.parts)
+
+    def as_shown(
+        self, conversation: Conversation, transcript: Transcript, from_reply: int
+    ) -> tuple[Transcript, frozenset[int]]:
+        """The transcript as the model was shown it, and the returns that the host rewrote since then."""
+        if not conversation.named:
+            return transcript, frozenset()
+        digest = conversation.digests[0]
+        return trimmed.restored(transcript, from_reply, lambda call: self._shown.get(digest, call))
 
     async def flush(self) -> None:
         """Return when what was kept is where others find it. Raises StoreError."""
@@ -149,7 +175,7 @@ class Keeping:
 
     async def completed(self, settled: Settled, conversation: Conversation) -> tuple[Record, list[StoredRecord]]:
         """The record with all that others than the wire say of what was cited, and the contents to keep for it."""
-        record, shown = settled.record, settled.transcript
+        record, shown = settled.record, settled.as_shown
         files: dict[bytes, bytes] = {}
         registered: list[str] = []
         for table in settled.tables:
@@ -165,8 +191,9 @@ class Keeping:
                 record = provenance.with_additions(record, additions)
                 files |= additions.files
         if conversation.named:
-            record = trimmed.found_by_returns(record, shown, settled.from_reply)
+            record = trimmed.found_by_returns(record, settled.transcript, settled.from_reply)
             files |= await asyncio.to_thread(provenance.all_that_was_cited, record, shown, settled.tables)
+            record = trimmed.off_the_wire(record, settled.rewritten)
         names = [*aside.needed(record), *files, *map(aside.registered_name, registered)]
         record = msgspec.structs.replace(record, names=tuple(dict.fromkeys((*record.names, *names))))
         return record, [self._row(conversation, name, payload) for name, payload in files.items()]

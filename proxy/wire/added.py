@@ -96,3 +96,10 @@ def tied_choice(body: bytes) -> list[str]:
     """The members that tie the model to one tool or to none: with them a cite call could not be made."""
     free = {"tool_choice": (None, "auto", "required"), "function_call": (None, "auto")}
     return [name for name, value in members(body, *free).items() if value not in free[name]]
+
+
+def callable_tools(body: bytes) -> list[dict[str, Any]]:
+    """The descriptions of the tools that a reply may call: none where the client wants no call."""
+    found = members(body, "tools", "tool_choice")
+    tools = found["tools"] if found["tool_choice"] != "none" and isinstance(found["tools"], list) else []
+    return [tool for tool in tools if isinstance(tool, dict)]
