@@ -1,7 +1,8 @@
 """What it costs to be seen: added latency with nothing watching, with everything but traces, and with traces.
 
 Three proxies stand side by side, each a process of its own, before one provider. The same conversations go through all
-three in turn, and each request is compared with the very same one at the proxy that nobody watches. Run: python -m benchmarks.visibility [--conversations N]
+three in turn, and each request is compared with the very same one at the proxy that nobody watches.
+Run: python -m benchmarks.visibility [--conversations N]
 """
 
 from __future__ import annotations
