@@ -156,6 +156,7 @@ class Proxy:
     process: asyncio.subprocess.Process
     port: int
     directory: Path
+    draining: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, mode: str, provider: int) -> Proxy:
@@ -172,9 +173,8 @@ class Proxy:
         while line := await process.stderr.readline():
             told = json.loads(line)
             if told.get("event") == "listening":
-                running = cls(process, int(told["address"].rpartition(":")[2]), directory)
-                running.draining = asyncio.ensure_future(_drained(process.stderr))
-                return running
+                draining = asyncio.ensure_future(_drained(process.stderr))
+                return cls(process, int(told["address"].rpartition(":")[2]), directory, draining)
         raise RuntimeError("the proxy ended before it listened")
 
     async def stop(self) -> None:

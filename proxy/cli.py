@@ -86,7 +86,7 @@ def serve(
 ) -> None:
     """Run the proxy until SIGTERM or SIGINT. SIGHUP: read keys and evidence tables again."""
     from proxy.gateway.access import client_keys
-    from proxy.settings import SettingsError, admin_token, load
+    from proxy.settings import SettingsError, admin_token, load, traces_are_possible
 
     def read() -> Settings:
         settings = load(
@@ -123,6 +123,7 @@ def serve(
         _stop(f"the tag keys cannot be kept ({failed.strerror or type(failed).__name__})", _FAILED)
     try:
         token = admin_token(settings)
+        traces_are_possible(settings)
     except SettingsError as refused:
         _stop(str(refused), _REFUSED)
     _keep_large_buffers_on_the_heap()
