@@ -3,8 +3,8 @@
     python -m benchmarks.resident [CONVERSATIONS] [--write FILE]        (default: 100000)
 
 Each conversation asks two questions with evidence, through the gateway's own reading, settling and rewriting, with a
-store on disk; only HTTP is left out. The resident size is read each time a tenth is done, at rest; what lasts in a process
-is bounded, so it stays within 1.2 times of what it was after the first tenth.
+store on disk; only HTTP is left out. The resident size is read each time a tenth is done, at rest; what lasts in a
+process is bounded, so it stays within 1.2 times of what it was after the first tenth.
 """
 
 from __future__ import annotations
