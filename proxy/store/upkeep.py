@@ -16,6 +16,7 @@ from datetime import timedelta
 from proxy.store.cache import RecordCache
 from proxy.store.door import Door
 from proxy.store.health import Counts, Health
+from proxy.store.heap import give_back
 from proxy.store.lance import Lance
 from proxy.store.record import StoreError
 from proxy.store.thread import StoreThread
@@ -177,6 +178,7 @@ class Upkeep:
             finally:
                 self._tidied = time.monotonic()
                 self._not_before = self._tidied + (self._tidied - began) / self._pace.tidy_share
+        await asyncio.to_thread(give_back)
         self.writer.pieces -= pieces
         self._dead_versions = replaced
         self._counts.tidied += 1

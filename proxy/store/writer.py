@@ -53,6 +53,8 @@ class Writer:
         self._flushing: list[asyncio.Future[StoreError | None]] = []
         self.pieces = 0
         """Commits since the last tidying."""
+        self.writing_since: float | None = None
+        """When the commit that is going on began, on the monotonic clock."""
 
     def wake(self) -> None:
         """There is something to write."""
@@ -104,9 +106,9 @@ class Writer:
         try:
             lance = await self._door.open()
             batch = self._unwritten.take(_ROWS, _BYTES)
-            began = time.perf_counter()
+            began = self.writing_since = time.monotonic()
             await self._thread.run(lance.append(batch))
-            self._writing.note(time.perf_counter() - began)
+            self._writing.note(time.monotonic() - began)
         except Exception as error:
             self._unwritten.put_back()
             if lance is not None:
@@ -115,6 +117,8 @@ class Writer:
             self._counts.failed += 1
             self._health.failed("write", fault)
             return fault
+        finally:
+            self.writing_since = None
         self._unwritten.remove(batch)
         self._cache.mark_written(batch)
         self._counts.written += len(batch)
