@@ -153,16 +153,6 @@ async def test_the_mcp_servers_questions_are_conversations_of_their_own(
     assert outcomes(proxy) == ["no-evidence", "nothing-earlier", "nothing-earlier"] * 2
 
 
-async def test_the_agent_without_a_cite_tool_is_compacted_by_what_the_proxy_asked(
-    stand_in: str, start_process: StartProcess
-) -> None:
-    proxy = await proxy_for("managed.toml", stand_in, start_process)
-    printed = await run([sys.executable, str(EXAMPLES / "managed_agent.py")], proxy)
-    assert [answer for answer in ANSWERS if answer in printed] == list(ANSWERS), printed
-    assert " cited " not in printed, "the client sees no call that it does not know"
-    assert outcomes(proxy) == ["no-evidence", "nothing-earlier", *["question=2"] * 2, *["question=3"] * 2]
-
-
 async def test_the_terminal_chat_shows_answers_citations_and_savings(
     stand_in: str, start_process: StartProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
