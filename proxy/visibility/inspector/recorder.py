@@ -203,6 +203,7 @@ class Inspector:
         while (request := self._waiting.get()) is not None:
             try:
                 looked = self._looking.look(request)
+                self._note_questions(looked.row["conversation"], looked.questions)
             except Exception as fault:
                 logs.fault("inspector-failed", fault, id=request.arrived.id)
                 looked = Looked(self._looking.row(request))
@@ -227,7 +228,6 @@ class Inspector:
             row["detail"] = self._blobs.put("detail", name, looked.detail)
         if looked.content is not None:
             self._blobs.put("content", name, looked.content)
-        self._note_questions(row["conversation"], looked.questions)
         gone = self._rows.add(row)
         if gone is not None:
             self._blobs.drop("detail", str(gone["serial"]))
