@@ -14,18 +14,21 @@ UV := $(VENV)/lock-tool/bin/uv
 
 # Real clients that the tests drive, apart from everything else; without a registry, npm or a newer Node they are skipped.
 CLIENTS := $(VENV)/clients
+PROMTOOL := $(VENV)/promtool/usr/bin/promtool
 
-.PHONY: help venv clients demo serve test check format proofs bench lock clean
+.PHONY: help venv clients promtool demo serve test check format proofs bench container lock clean
 
 help:
 	@echo "make demo     eight questions through the real proxy, with a scripted provider (no key, no network)"
 	@echo "make serve    run the proxy on 127.0.0.1:8080 with config/default.toml"
 	@echo "make test     the tests"
 	@echo "make clients  install the real clients that some tests drive (make test does it, too)"
+	@echo "make promtool get Prometheus's checker for the metrics (make test does it, too)"
 	@echo "make check    lint, format, types"
 	@echo "make format   write the format that check wants"
 	@echo "make proofs   the heavy variant of the tests; its tables go to docs/proofs/"
 	@echo "make bench    the benchmarks"
+	@echo "make container  the Dockerfile's steps in a clean root file system (root, debootstrap; no engine needed)"
 	@echo "make lock     pin what pyproject.toml asks for (UPGRADE=1: the newest versions)"
 	@echo "make clean    remove .venv and caches"
 
@@ -38,7 +41,7 @@ serve: $(READY)
 	@$(BIN)/evidence-proxy serve --config config/default.toml
 
 # Two processes, since CI has two cores; each test file stays in one of them, so that what it sets up once serves it all.
-test: $(READY) clients
+test: $(READY) clients promtool
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile $(PYTEST_ARGS)
 
 check: $(READY)
@@ -59,6 +62,9 @@ bench: $(READY)
 	@for name in $(or $(BENCH),$(basename $(notdir $(wildcard benchmarks/[a-z]*.py)))); do \
 		$(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
+
+container: $(READY)
+	@$(BIN)/python -m tests.clean_root
 
 $(READY): requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -82,6 +88,13 @@ clients: $(READY)
 			&& $(UV) pip install --quiet --python $(CLIENTS)-llama-index/bin/python -r tests/clients/requirements-llama-index.txt \
 			&& wait $$node && touch $(CLIENTS)/ready \
 			|| echo "not all of them could be installed; tests of those that are missing are skipped"; }
+
+# Prometheus's own tool checks the metrics and the alert rules: unpacked, not installed. Without it those tests are skipped.
+promtool: $(READY)
+	@command -v promtool > /dev/null || [ -x $(PROMTOOL) ] || { command -v apt-get > /dev/null && mkdir -p $(VENV)/promtool \
+		&& cd $(VENV)/promtool && { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; } \
+		&& dpkg -x prometheus_*.deb . && rm prometheus_*.deb; } > /dev/null 2>&1; } \
+		|| echo "promtool could not be had; tests that need it are skipped"
 
 # hatchling and editables are in the lock because the package itself is installed without fetching what is not pinned.
 lock: $(UV)

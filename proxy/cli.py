@@ -26,6 +26,7 @@ from proxy import __version__
 from proxy.commands.doctor import doctor
 from proxy.commands.explain import explain
 from proxy.commands.replay import replay
+from proxy.commands.store import store as store_commands
 
 if TYPE_CHECKING:
     from proxy.evidence.tags import Keys
@@ -45,6 +46,7 @@ app = typer.Typer(
 
 for _command in (explain, replay, doctor):
     app.command()(_command)
+app.add_typer(store_commands)
 
 
 def main() -> None:
@@ -108,9 +110,11 @@ def serve(
         client_keys(settings)
     except SettingsError as refused:
         _stop(str(refused), _REFUSED)
-    _writable(settings.store.directory)
+    from proxy.store.place import was_begun
     from proxy.store.tag_keys import tag_keys
 
+    if settings.store.directory is not None and not was_begun(settings.store.directory):
+        _writable(settings.store.directory)
     try:
         keys = tag_keys(settings)
     except SettingsError as refused:
@@ -192,16 +196,15 @@ async def _serve(
     from proxy.gateway.app import Gateway
     from proxy.gateway.conversation import Conversations
     from proxy.gateway.keeping import Keeping
+    from proxy.gateway.records_api import RecordsApi
     from proxy.gateway.renewing import Renewing
     from proxy.gateway.returns import Returns
+    from proxy.ledger.aside import names_in
     from proxy.settings import upstream_key
     from proxy.store import open_store
     from proxy.store.haiku_database import open_databases
     from proxy.visibility import logs
-    from proxy.visibility.counting import Counting
-    from proxy.visibility.inspector.recorder import Inspector
-    from proxy.visibility.inspector.routes import register
-    from proxy.visibility.watching import Watchers
+    from proxy.visibility.lookout import Lookout
 
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(logs.loop_faults)
@@ -219,20 +222,21 @@ async def _serve(
     if place.parents_end is not None:
         loop.add_reader(place.parents_end, stopped.set)
 
-    store = open_store(settings)
+    store = open_store(settings, names_in)
     returns = Returns(keys, store.contents)
     databases = open_databases(settings)
     keeping = Keeping(store.contents, returns, databases)
     conversations = Conversations(settings, store.records, keys, returns, store.held, keeping)
-    inspector = Inspector(settings)
-    counting = Counting([inspector.counted])
-    watchers = Watchers([inspector, counting])
-    gateway = Gateway(settings, conversations, store, upstream_key(settings), returns, watchers, client_keys(settings))
+    lookout = Lookout(settings, store, conversations)
+    gateway = Gateway(
+        settings, conversations, store, upstream_key(settings), returns, lookout.watchers, client_keys(settings)
+    )
     renewing = Renewing(gateway, conversations, store.contents, settings, keys, read)
     with contextlib.suppress(NotImplementedError, AttributeError):
         loop.add_signal_handler(signal.SIGHUP, renewing.renew)
     admin = Admin(_own_admin_port(settings.server, place.worker), token)
-    register(admin, inspector)
+    lookout.register(admin)
+    RecordsApi(store.records, settings.tenant, client_keys(settings), guarded=token is not None).register(admin)
     worker = {} if place.worker is None else {"worker": place.worker}
     warming: list[asyncio.Task[None]] = []
     try:
@@ -257,8 +261,7 @@ async def _serve(
             task.cancel()
         await gateway.close()
         await admin.close()
-        await inspector.close()
-        await counting.close()
+        await lookout.close()
         await store.close()
     return None
 
@@ -295,9 +298,8 @@ def _stop(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _writable(directory: Path | None) -> None:
-    if directory is None:
-        return
+def _writable(directory: Path) -> None:
+    """A directory in which nothing was kept yet is told of at once; one in use is read, and written when it can be."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):

@@ -288,6 +288,18 @@ class FieldNames(Section):
     pages: Names = _FIELDS.pages
 
 
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PriceRow(Section):
+    """One `[[prices]]` table: what a million tokens of some models cost, in whatever currency."""
+
+    model: str = Field(min_length=1)
+    input: Price
+    cached_input: Price | None = None
+    output: Price = 0.0
+
+
 _BY_FORMAT: dict[str, dict[str, Any]] = {
     "haiku": {"tools": ("search", "execute_code"), "cite": "cite", "undeclared": "receipt"},
     "auto": {"undeclared": "keep"},
@@ -370,6 +382,7 @@ class Settings(BaseSettings):
     tenant: TenantSettings = TenantSettings()
     tags: TagsSettings = TagsSettings()
     inspector: InspectorSettings = InspectorSettings()
+    prices: list[PriceRow] = Field(default_factory=list)
     evidence: list[EvidenceTable] = Field(default_factory=list)
 
     @field_validator("evidence")

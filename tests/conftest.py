@@ -70,10 +70,11 @@ async def start_here(provider: Provider) -> AsyncIterator[StartHere]:
             from proxy.gateway.conversation import Conversations
             from proxy.gateway.keeping import Keeping
             from proxy.gateway.returns import Returns
+            from proxy.ledger.aside import names_in
             from proxy.store import open_store
             from proxy.store.haiku_database import open_databases
 
-            store = open_store(chosen)
+            store = open_store(chosen, names_in)
             await store.start()
             tagging = Returns(KEYS, store.contents)
             databases = open_databases(chosen)

@@ -12,7 +12,7 @@ from aiohttp import web
 from proxy.gateway.admin import HEADERS, Admin
 from proxy.settings import ServerSettings
 from tests.conftest import StartProcess
-from tests.house.client import Client, Seen, request
+from tests.house.client import Seen, ask
 from tests.house.running import ROOT
 from tests.test_cli import one_line, run
 
@@ -29,15 +29,9 @@ class Asking:
         self.handled: list[str] = []
 
     async def ask(self, path: str = "/private", method: str = "GET", host: str = "", **lines: str) -> Seen:
-        client = await Client.connect(f"http://127.0.0.1:{self.port}")
-        headers = {"Host": host or f"127.0.0.1:{self.port}", **{k.replace("_", "-"): v for k, v in lines.items()}}
-        raw = request(method, path).replace(b"Host: proxy.test\r\n", b"")
-        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
-        await client.send(raw[:-2] + head + b"\r\n")
-        try:
-            return await client.reply(bodiless=method == "HEAD")
-        finally:
-            client.close()
+        given: list[tuple[str | bytes, str | bytes]] = [(k.replace("_", "-"), v) for k, v in lines.items()]
+        own = f"127.0.0.1:{self.port}"
+        return await ask(f"http://{own}", method=method, target=path, headers=given, host=host or own)
 
 
 @pytest.fixture

@@ -422,7 +422,7 @@ async def test_a_reply_that_breaks_off_while_it_is_held_breaks_off_for_the_clien
     seen = await client.head()
     with pytest.raises(Torn):
         await client.rest(seen)
-    assert seen.body == b"".join(step for step in steps if isinstance(step, bytes))
+    assert b"".join(step for step in steps if isinstance(step, bytes)).startswith(seen.body)
     assert not here.asked and not await here.records()
     client.close()
 

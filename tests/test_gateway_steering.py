@@ -202,3 +202,73 @@ async def test_when_the_client_leaves_every_request_that_was_sent_for_it_ends(
     client.vanish()
     for asked in provider.requests:
         await asked.gone.wait()
+
+
+# What is decided while the request is on its way.
+
+
+async def test_a_request_is_sent_before_it_is_decided_what_becomes_of_its_reply(
+    provider: ScriptedProvider, start_here: StartHere
+) -> None:
+    decide = asyncio.Event()
+
+    async def deciding() -> None:
+        await decide.wait()
+
+    proxy = await start_here(Conversation(deciding=deciding))
+    packed = gzip.compress(b"{}", mtime=0)
+    lines = [("Content-Type", "application/json"), ("Content-Encoding", "gzip")]
+    provider.reply(Reply(200, "OK", lines, [packed], framing="length"))
+    asking = asyncio.ensure_future(ask(proxy.url, {}))
+    await (await provider.request(0)).complete.wait()
+    decide.set()
+    seen = await asking
+    assert seen.body == packed and seen.value("content-encoding") == b"gzip"  # the way that knows nothing of steering
+
+
+async def test_what_is_decided_meanwhile_gets_the_reply_that_came(
+    provider: ScriptedProvider, start_here: StartHere
+) -> None:
+    async def deciding() -> Steering:
+        return passing_on()
+
+    proxy = await start_here(Conversation(deciding=deciding))
+    provider.reply(json_reply(b"[1]"))
+    assert (await ask(proxy.url, {})).body == b"[1]" and len(provider.requests) == 1
+
+
+async def test_a_decision_that_fails_lets_the_reply_pass(provider: ScriptedProvider, start_here: StartHere) -> None:
+    async def deciding() -> Steering:
+        raise LookupError("secret")
+
+    proxy = await start_here(Conversation(deciding=deciding))
+    provider.reply(json_reply(b"[1]"))
+    assert (await ask(proxy.url, {})).body == b"[1]"
+
+
+async def test_a_client_that_leaves_while_it_is_decided_ends_the_request(
+    provider: ScriptedProvider, start_here: StartHere
+) -> None:
+    conversation = Conversation(deciding=asyncio.Event().wait)  # type: ignore[arg-type]
+    proxy = await start_here(conversation)
+    gate = Wait()
+    provider.reply(sse_reply([gate]))
+    client = await Client.connect(proxy.url)
+    await client.send(request(body={}))
+    await gate.reached.wait()
+    client.vanish()
+    await provider.requests[0].gone.wait()
+    await conversation.last.over.wait()
+    assert conversation.last.story == [("ended", b"broken")]
+
+
+async def test_a_provider_that_cannot_be_reached_meanwhile_is_reported_as_ever(
+    provider: ScriptedProvider, start_here: StartHere
+) -> None:
+    async def deciding() -> Steering:
+        return passing_on()
+
+    proxy = await start_here(Conversation(deciding=deciding))
+    await provider.stop()
+    seen = await ask(proxy.url, {})
+    assert seen.status == 502 and seen.json()["error"]["code"] == "upstream_unreachable"

@@ -622,3 +622,45 @@ async def test_a_compressed_reply_is_read_all_the_same(start: StartAgent, watche
     await agent.asks()
     agent.returns({"s1": FOUND["s1"]})
     assert (await agent.asks()).text == "Alpha." and watched.cited() == ["c1"]
+
+
+# A history on the provider's side.
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_client_that_names_its_last_reply_goes_on_from_what_the_provider_has(
+    start: StartAgent, provider: Provider, streamed: bool
+) -> None:
+    """A stream calls itself by one name from its first event on; the provider has the rest under another one."""
+    agent = await start("responses", streamed)
+    agent.beside = {"store": True}
+    agent.says("a?")
+    agent.script(Says(None, [cite()]), Says("Hello."), Says("Hi."))
+    got = await agent.asks()
+    named = (
+        json.loads(got.seen.body.decode().split("data: ")[-1])["response"]["id"] if streamed else got.seen.json()["id"]
+    )
+    assert named == ("resp_1" if streamed else "resp_2")
+    agent.history = [{"role": "user", "content": "and?"}]
+    agent.beside = {"previous_response_id": named}
+    await agent.asks()
+    assert provider.requests[-1].json()["previous_response_id"] == "resp_2"
+    assert provider.requests[-1].json()["input"] == [{"role": "user", "content": "and?"}]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_call_of_ours_that_stands_open_in_a_kept_reply_is_answered_there(
+    start: StartAgent, provider: Provider, streamed: bool
+) -> None:
+    """Where the client carries its history our call is not put back; here the provider has it, and wants its answer."""
+    agent = await start("responses", streamed)
+    agent.says("a?")
+    agent.beside = {"store": True}
+    agent.script(Says(None, [cite("c1"), search("s1")]), Says("Alpha."))
+    assert (await agent.asks()).tools == ["search"]
+    agent.history = []
+    agent.returns({"s1": FOUND["s1"]})
+    agent.beside = {"previous_response_id": "resp_1"}
+    await agent.asks()
+    outputs = provider.requests[-1].json()["input"]
+    assert [one["call_id"] for one in outputs] == ["own", "s1"] and outputs[1]["output"] == FOUND["s1"]

@@ -287,7 +287,8 @@ async def test_a_remote_store_is_opened_with_what_the_environment_says_and_sees_
     assert [uri for uri, _ in told] == ["s3://bucket/path", "gs://bucket/path", "az://container/path", "db://name"]
     assert {options["read_consistency_interval"].total_seconds() for _, options in told} == {0.5}
     for _, options in told[:3]:
-        assert options["storage_options"] == {"connect_timeout": "5s", "timeout": "30s"}
+        assert options["storage_options"]["timeout"] == "30s"
+        assert not any("key" in name or "secret" in name for name in options["storage_options"])
         assert "api_key" not in options
     assert (told[3][1]["api_key"], told[3][1]["region"]) == ("sk-hunter2", "eu-west-1")
 

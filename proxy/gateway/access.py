@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from proxy.gateway import headers
-from proxy.settings import Settings, SettingsError, is_loopback
+from proxy.settings import Settings, SettingsError, TenantSettings, is_loopback
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,13 @@ class ClientKeys:
                 if hmac.compare_digest(digest, known):
                     found = grant
         return found
+
+
+def whose(lines: headers.Headers, tenant: TenantSettings, grant: Grant | None) -> str | None:
+    """What stands for a request's tenant: the one that a key of ours names, else what the settings say, or None."""
+    if grant is not None and grant.tenant is not None:
+        return f"\0tenant {grant.tenant}"  # no header's value begins so
+    return headers.credential(lines, tenant.by, tenant.header)
 
 
 def client_keys(settings: Settings, environ: Mapping[str, str] | None = None) -> ClientKeys | None:

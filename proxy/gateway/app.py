@@ -25,7 +25,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from proxy.compaction.outcome import Reason, Untouched
 from proxy.gateway import encodings, errors, headers, listening, tunnel
-from proxy.gateway.access import ClientKeys, Grant
+from proxy.gateway.access import ClientKeys, Grant, whose
 from proxy.gateway.conversation import Asked, tenant_digest
 from proxy.gateway.limits import Capacity, Full, Patience, Share, TooSlow
 from proxy.gateway.replies import Outgoing, Sent, give_up_later
@@ -70,6 +70,8 @@ class Underway(Protocol):
     def refusal(self) -> Refused | None: ...
     @property
     def steering(self) -> Steering | None: ...
+    @property
+    def deciding(self) -> Callable[[], Awaitable[Steering | None]] | None: ...
     def feed(self, chunk: bytes) -> None: ...
     def finished(self) -> bool: ...
     async def settle(self) -> None: ...
@@ -110,6 +112,7 @@ class _Alone:
 
     refusal = None
     steering = None
+    deciding = None
     outcome = Untouched(Reason.STORE_ERROR)
     header = outcome.header()
 
@@ -211,9 +214,7 @@ class _Facts:
 
     def credential(self, tenant: TenantSettings) -> str | None:
         """What stands for the request's tenant: the one that a key of ours names, else what the settings say."""
-        if self.grant is not None and self.grant.tenant is not None:
-            return f"\0tenant {self.grant.tenant}"  # no header's value begins so
-        return headers.credential(self.headers, tenant.by, tenant.header)
+        return whose(self.headers, tenant, self.grant)
 
     def own_lines(self) -> list[tuple[bytes, bytes]]:
         """Our reply headers for an answer of our own. A body that was never read is no JSON."""
@@ -377,12 +378,23 @@ class _Provider:
         self._lines_beside = lines_beside
         self._limit = limit
         self._replies: list[Decoded] = []
+        self._given: Decoded | None = None
+
+    def given(self, reply: Reply) -> _Provider:
+        """The same, whose reply to the request as it is has come already."""
+        self._given = self._read(reply)
+        return self
 
     async def ask(self, body: bytes | None = None) -> Incoming:
+        if body is None and self._given is not None:
+            return self._given
         sent = self._send(self._body, self._lines) if body is None else self._send(body, self._lines_beside)
-        reply = Decoded(await sent, self._limit)
-        self._replies.append(reply)
-        return reply
+        return self._read(await sent)
+
+    def _read(self, reply: Reply) -> Decoded:
+        read = Decoded(reply, self._limit)
+        self._replies.append(read)
+        return read
 
     def close(self) -> None:
         for reply in self._replies:
@@ -603,21 +615,45 @@ class Gateway:
         facts.added += time.perf_counter_ns() - since
         facts.forwarded = len(sent)
         lines = facts.up(not untouched)
+        provider = _Provider(
+            lambda body, lines: self._send(facts, lines, body, len(body)), sent, lines, facts.up(True), self._limit
+        )
         if exchange.steering is not None:
-            provider = _Provider(
-                lambda body, lines: self._send(facts, lines, body, len(body)),
-                sent,
-                lines,
-                facts.up(True),
-                self._limit,
-            )
             return await self._steer(facts, provider, exchange, exchange.steering)
         try:
-            reply = await self._send(facts, lines, sent, len(sent))
+            reply, steering = await self._sent(facts, lines, sent, exchange)
         except BaseException:
             await self.surely(exchange.ended(False))
             raise
+        if steering is not None:
+            return await self._steer(facts, provider.given(reply), exchange, steering)
         return await self._relay(facts, reply, exchange)
+
+    async def _sent(
+        self, facts: _Facts, lines: list[tuple[bytes, bytes]], body: bytes, exchange: Underway
+    ) -> tuple[Reply, Steering | None]:
+        """The reply, and what steers it if that is decided only once the request is on its way: a decision that takes
+        long must not hold up a reply that is simply passed on."""
+        if exchange.deciding is None:
+            return await self._send(facts, lines, body, len(body)), None
+        sending = asyncio.ensure_future(self._send(facts, lines, body, len(body)))
+        try:
+            await asyncio.sleep(0)  # the request goes first
+            steering = await self._decided(facts, exchange.deciding)
+            return await sending, steering
+        except BaseException:
+            if not sending.cancel() and not sending.cancelled() and sending.exception() is None:
+                sending.result().close()
+            raise
+
+    @staticmethod
+    async def _decided(facts: _Facts, deciding: Callable[[], Awaitable[Steering | None]]) -> Steering | None:
+        try:
+            return await deciding()
+        except Exception as fault:
+            # As with all that the rooms below do: the reply is passed on.
+            logs.fault("conversation-failed", fault, id=facts.id)
+            return None
 
     async def _tag(self, facts: _Facts, tagging: Tagging) -> Sent:
         """A tool's results: answered here, whatever they are; the provider never sees them."""

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar, get_args
 
@@ -44,7 +44,7 @@ from proxy.ledger.records import Record
 from proxy.ledger.settling import Standing
 from proxy.ledger.transcript import ReplyStep, Transcript
 from proxy.policy.cite_rounds import Bounds
-from proxy.policy.ending import Violation, may_end
+from proxy.policy.ending import Violation, asked_by, may_end
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
 from proxy.wire.messages import Api, NotJson, Picture, Reply, ReplyReader, Request, splice
@@ -194,6 +194,7 @@ class Conversations:
         new._proof = Proof(keys, self._failures)
         new._tables = tables_of(settings, new._proof)
         new._registered = registered
+        new._keeping = self._keeping.renewed(settings, registered)
         new._seen = SeenRequests()
         return new
 
@@ -226,10 +227,11 @@ class Conversations:
         refusal = _refusal(decision.outcome, member) if decision.refuse else None
         if tenant is None:
             return Exchange(asked, decision.outcome, refusal, None, read, decision.boundary)
-        self._unsettled.put(_keyed(tenant, read.transcript.shown), True)
+        self._unsettled.put(keyed(tenant, read.transcript.shown), True)
         after = _Afterwards(self, read, decision.boundary, tenant, asked, large)
         exchange = Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
         if refusal is None:
+            exchange.body = self._offers.continuing(tenant, read.transcript.request, exchange.body)
             exchange.steering = await self._steering(exchange, read, decision.boundary, tenant, large)
         return exchange
 
@@ -247,30 +249,57 @@ class Conversations:
         offering = Offering(shown, read.tables_of_returns, read.tables, found, exchange.body, tenant)
         course.noted += await self._offers.find_noted(offering)
         if self._policy.mode != "enforce" or not read.recordable:
-            return self._managing(offering, course, None)
+            return self._managing(exchange, offering, None)
+
+        if any(table.cites_managed for table in read.tables):
+            return await self._holding(exchange, read, found, tenant, large, offering)
+        # Most replies are simply passed on; to find that out must not hold them up.
+        exchange.deciding = lambda: self._holding(exchange, read, found, tenant, large, offering)
+        return None
+
+    async def _holding(
+        self,
+        exchange: Exchange,
+        read: _Read,
+        found: Boundary,
+        tenant: bytes,
+        large: bool,
+        offering: Offering,
+    ) -> Steering | None:
+        """What holds the answer of a question that is undeclared so far, if anybody can be asked about it."""
+        shown, course = read.transcript, exchange.course
+        assert shown is not None
 
         async def judge(reply: Reply) -> Standing:
             return await _run(large, lambda: self._standing(shown, reply, found, read.tables, course.noted))
 
         standing = await judge(Reply(text=""))
         if may_end(standing):
-            return self._managing(offering, course, None)
-        question = Question(
-            shown, tenant, exchange.body, found.reply + 1, alone=shown.request.history is None, judge=judge
-        )
+            return self._managing(exchange, offering, None)
+        request = shown.request
+        way = asked_by(standing, request.api.offered(request))
+        question = Question(shown, tenant, exchange.body, found.reply + 1, way or MANAGED, judge)
         if MANAGED in standing.ways[:1]:
-            managing = self._managing(offering, course, Closing(self._policy, question, course))
+            managing = self._managing(exchange, offering, Closing(self._policy, question, course))
             if managing is None:
-                course.violation = _cannot_ask(shown.request)
+                course.violation = _cannot_ask(request)
             return managing
+        if way is None or request.history is not None or request.choices > 1:
+            course.violation = _cannot_ask(request)
+            return None
         if self._policy.was_asked(question):
             course.asked, course.violation = True, Violation.ASKED_BEFORE
             return None
         return Hold(self._policy, question, course)
 
-    def _managing(self, offering: Offering, course: Course, ending: Closing | None) -> Managing | None:
+    def _managing(self, exchange: Exchange, offering: Offering, ending: Closing | None) -> Managing | None:
         """What steers the reply where the model may call the proxy's own cite tool."""
-        return self._offers.managing(offering, course, ending) if self._mode == "on" else None
+        if self._mode != "on":
+            return None
+        managing = self._offers.managing(offering, exchange.course, ending)
+        if managing is not None:
+            exchange.goes_up_as(managing.offered)
+        return managing
 
     def _standing(
         self, shown: Transcript, reply: Reply, found: Boundary, tables: Tables, noted: Sequence[Noted]
@@ -345,7 +374,7 @@ class Conversations:
 
     def _given_in(self, tenant: bytes | None) -> Callable[[bytes], Boundary | None]:
         """What this process gave earlier requests of a tenant, by their transcripts' digests."""
-        return (lambda shown: self._given.get(_keyed(tenant, shown))) if tenant is not None else (lambda _: None)
+        return (lambda shown: self._given.get(keyed(tenant, shown))) if tenant is not None else (lambda _: None)
 
     # Reading: pure, and long for large bodies.
 
@@ -458,8 +487,8 @@ class Conversations:
             step = read.replies[index]
             opening = opening_after(read, index, self._habits)
             if opening is not None and boundary.may_hold(opening, question_id):
-                wanted[_keyed(tenant, step.key)] = step
-            given = self._given.get(_keyed(tenant, step.shown))
+                wanted[keyed(tenant, step.key)] = step
+            given = self._given.get(keyed(tenant, step.shown))
             if given is not None and given.reply < index:
                 break
             if len(wanted) >= most:
@@ -521,7 +550,7 @@ class Conversations:
         if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
             refuse = not self._saw_break_off(asked_of, tenant)
         if tenant is not None:
-            self._given.put(_keyed(tenant, asked_of.shown), found)
+            self._given.put(keyed(tenant, asked_of.shown), found)
         return _Decision(outcome, found, refuse, done)
 
     def _is_known(self, read: _Read, record: Record) -> bool:
@@ -564,7 +593,7 @@ class Conversations:
         ended = next(question_ends(read, self._habits), None)
         if ended is None or tenant is None:
             return False
-        return self._unsettled.get(_keyed(tenant, read.replies[ended].shown)) is not None
+        return self._unsettled.get(keyed(tenant, read.replies[ended].shown)) is not None
 
     def _can_send_again(self, picture: Picture) -> bool:
         key = digest_of(picture)
@@ -625,12 +654,12 @@ class Conversations:
             conversation = Conversation.of(tenant, name, one.transcript)
             record, contents = await self._keeping.completed(one, conversation)
             self._keeping.keep(contents)
-            key, payload = _keyed(tenant, one.transcript.key), records.encode(record)
+            key, payload = keyed(tenant, one.transcript.key), records.encode(record)
             row = StoredRecord(key, tenant, record.reply, payload, conversation.digest)
             self._store.add(row)
             rows.append(row)
         if rows:
-            self._unsettled.drop(_keyed(tenant, read.shown))
+            self._unsettled.drop(keyed(tenant, read.shown))
         return rows
 
     async def shared(self) -> None:
@@ -639,7 +668,7 @@ class Conversations:
         if self._shared:
             with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(_SHARED_SECONDS):
-                    await self._store.flush()
+                    await asyncio.gather(self._store.flush(), self._keeping.flush())
 
     def remember(self, tenant: bytes, names: tuple[str, ...], read: Transcript, reply: Reply) -> None:
         """What a later request refers to when it names this reply instead of carrying its history."""
@@ -702,10 +731,11 @@ class Exchange:
 
     `body` is what goes upstream (the very object that came, when untouched), `header` the Evidence-Proxy reply header,
     `refusal` what to answer instead of asking the provider, `steering` what the client gets where that is not simply
-    the provider's reply. None of its methods raises.
+    the provider's reply, `deciding` finds that out while the request is on its way. None of its methods raises.
     """
 
     steering: Steering | None = None
+    deciding: Callable[[], Awaitable[Steering | None]] | None = None
 
     def __init__(
         self,
@@ -721,6 +751,7 @@ class Exchange:
         self.outcome = outcome
         self.refusal = refusal
         self.course = Course()
+        self._went: bytes | None = None
         self._after = after
         self._asked = asked
         self._read = read or _Read(None, None)
@@ -728,6 +759,12 @@ class Exchange:
         self._tenant = tenant
         self._settled: list[StoredRecord] = []
         self._reader = self._reply_reader()
+
+    def goes_up_as(self, offered: bytes) -> None:
+        """What goes up has one tool more than `body`."""
+        self._went = offered
+        if isinstance(self.outcome, Compacted):
+            self.outcome = replace(self.outcome, figures=replace(self.outcome.figures, after=len(offered)))
 
     @property
     def header(self) -> str:
@@ -748,7 +785,7 @@ class Exchange:
         model = read.transcript.request.model if read.transcript is not None else None
         return Conversed(
             came=self._asked.body,
-            went=self.body,
+            went=self._went if self._went is not None else self.body,
             outcome=outcome,
             model=model or self._reader.model(),
             tenant=self._tenant,
@@ -759,6 +796,7 @@ class Exchange:
             would=outcome.would if isinstance(outcome, Untouched) else None,
             settled=tuple(row.payload for row in self._settled),
             usage=self._reader.usage(),
+            refused=self.refusal is not None,
         )
 
     def feed(self, chunk: bytes) -> None:
@@ -821,12 +859,13 @@ def _conversation(tenant: bytes | None, name: str | None, read: _Read) -> Conver
     return Conversation.of(tenant, name, read.transcript)
 
 
-def _keyed(tenant: bytes, digest: bytes) -> bytes:
+def keyed(tenant: bytes, digest: bytes) -> bytes:
+    """The key under which a tenant's record of this conversation (its digest up to the reply) is kept."""
     return hashlib.sha256(tenant + digest).digest()
 
 
 def _cannot_ask(request: Request) -> Violation:
-    """Why nobody can be asked with our tool for a request that does not offer it."""
+    """Why nobody can be asked what grounds the answer to a request."""
     if request.history is not None:
         return Violation.SERVER_SIDE_HISTORY
     return Violation.SEVERAL_CHOICES if request.choices > 1 else Violation.NO_CITE_TOOL

@@ -19,8 +19,11 @@ REQUEST_ID = b"x-request-id"
 #: Source: W3C, "Trace Context". What says which trace a request belongs to.
 TRACE = frozenset({b"traceparent", b"tracestate"})
 
+#: Whose records the record API is asked for: of no use to a provider, and a credential.
+TENANT = b"evidence-tenant"
+
 # Our own request headers: the provider must not see them.
-_OURS = frozenset({QUESTION, COMPACTION, CONVERSATION})
+_OURS = frozenset({QUESTION, COMPACTION, CONVERSATION, TENANT})
 
 # RFC 9110, 7.6.1 and the older list of RFC 2616, 13.5.1: about this connection only. Trailer goes with the trailers,
 # which are not relayed; Content-Length is about framing, which each side sets for itself.

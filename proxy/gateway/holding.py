@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from proxy.evidence import citing
@@ -28,7 +28,7 @@ from proxy.ledger.records import Record, Verdict
 from proxy.ledger.settling import Standing, settles
 from proxy.ledger.transcript import Transcript, without_thinking
 from proxy.policy import held, redirect
-from proxy.policy.ending import Violation, asked_by, may_end
+from proxy.policy.ending import Violation, may_end
 from proxy.policy.held import HeldAnswer
 from proxy.store import StoreError, StoreSlow
 from proxy.wire.messages import Call, LiveReader, NotJson, Reply
@@ -80,15 +80,14 @@ class Question:
     """What a hold knows of the request whose answer it holds.
 
     `body` is what went to the provider; `judge` says how the question stands with a reply; `first` is the index of the
-    question's first reply. `alone` says that nobody but the provider sees a request of ours: the history is not kept
-    on its side.
+    question's first reply. `way` is how the model can be asked, a tool or `INLINE`.
     """
 
     transcript: Transcript
     tenant: bytes
     body: bytes
     first: int
-    alone: bool
+    way: str
     judge: Callable[[Reply], Awaitable[Standing]]
 
 
@@ -134,7 +133,11 @@ class Policy:
         shown = (question.transcript.shown, *(step.shown for step in steps))
         return any(self._asked.get(held.asked_name(question.tenant, one)) for one in shown)
 
-    async def was_asked_elsewhere(self, question: Question) -> bool:
+    async def may_ask(self, question: Question) -> bool:
+        """Whether nobody asked yet. To be followed at once by `asking`, since a request may have come twice."""
+        return not await self._was_asked_elsewhere(question) and not self.was_asked(question)
+
+    async def _was_asked_elsewhere(self, question: Question) -> bool:
         """Whether another process asked for this very request, or one of this question's that an answer ended."""
         if self._keeps is None:
             return False
@@ -200,12 +203,8 @@ class Giving:
 
     async def steer(self, provider: Provider) -> AsyncGenerator[Piece, None]:
         body = self._answer.body
-        yield Head(
-            self._answer.status,
-            self._answer.reason,
-            self._answer.lines,
-            None if self._answer.streamed else len(body),
-        )
+        head = Head(self._answer.status, self._answer.reason, self._answer.lines)
+        yield head if head.is_stream else replace(head, length=len(body))
         for at in range(0, len(body), _PIECE):
             yield body[at : at + _PIECE]
 
@@ -219,9 +218,8 @@ class Hold:
         self._question = question
         self._course = course
         self._api = request.api
-        self._choices = request.choices
-        self._offered = frozenset(request.api.offered(request))
-        self._may_end_by_call = bool(self._offered & policy.habits.output_tools)
+        self._streams = request.api.streams(request)
+        self._may_end_by_call = not policy.habits.output_tools.isdisjoint(request.api.offered(request))
         self._reader: LiveReader = request.api.live_reader(request)
         self._held: list[bytes] = []
         self._size = 0
@@ -294,18 +292,15 @@ class Hold:
         ends = [said for said in replies if settles(said, self._policy.habits)]
         if not ends:
             return None
-        if self._choices > 1 or len(replies) > 1:
-            self._course.violation = Violation.SEVERAL_CHOICES
+        if may_end(await self._question.judge(ends[0])):
             return None
-        standing = await self._question.judge(ends[0])
-        if may_end(standing):
-            return None
-        return await self._ask(ends[0], standing, reply.head, provider)
+        return await self._ask(ends[0], reply.head, provider)
 
     def _goes_on(self) -> bool:
-        """Whether the reply calls a tool, after which the question goes on. A call beside that of an output tool does
-        not say so."""
-        return not self._may_end_by_call and any(self._reader.begun())
+        """Whether the reply calls a tool, after which the question goes on. Where an output tool may be called beside
+        it, only the end tells."""
+        ends = self._policy.habits.output_tools
+        return not self._may_end_by_call and any(name and name not in ends for name in self._reader.begun())
 
     async def _cites_already(self) -> bool:
         """Whether what was said so far names an id that was shown: then the rest need not be held."""
@@ -325,23 +320,19 @@ class Hold:
         standing = await self._question.judge(Reply(text=self._text, finish="stop"))
         return may_end(standing)
 
-    async def _ask(self, answer: Reply, standing: Standing, head: Head, provider: Provider) -> list[bytes] | None:
-        """Ask for what grounds the answer, if that can be asked; returns what the client gets instead of it."""
-        way = asked_by(standing, self._offered)
-        if not self._question.alone:
-            self._course.violation = Violation.SERVER_SIDE_HISTORY
-        elif way is None:
-            self._course.violation = Violation.NO_CITE_TOOL
-        elif self._policy.was_asked(self._question) or await self._policy.was_asked_elsewhere(self._question):
+    async def _ask(self, answer: Reply, head: Head, provider: Provider) -> list[bytes] | None:
+        """Ask for what grounds the answer, unless that was done; returns what the client gets instead of it."""
+        way = self._question.way
+        if not await self._policy.may_ask(self._question):
             self._course.violation = Violation.ASKED_BEFORE
+            return None
+        said = await self._said(answer, None if way == INLINE else way, provider)
+        if said is None:
+            self._course.violation = Violation.PROVIDER
+        elif way == INLINE:
+            self._take_ids(said)
         else:
-            said = await self._said(answer, None if way == INLINE else way, provider)
-            if said is None:
-                self._course.violation = Violation.PROVIDER
-            elif way == INLINE:
-                self._take_ids(said)
-            else:
-                return await self._held_back(redirect.cite_calls(said, way), head)
+            return await self._held_back(redirect.cite_calls(said, way), head)
         return None
 
     async def _said(self, answer: Reply, tool: str | None, provider: Provider) -> Sequence[Reply] | None:
@@ -366,10 +357,10 @@ class Hold:
         answer = HeldAnswer.of(
             shown=self._question.transcript.shown,
             calls=made,
-            streamed=head.is_stream,
+            streamed=self._streams,
             status=head.status,
             reason=head.reason,
-            lines=head.lines if head.is_stream else head.holding(None).lines,
+            lines=head.holding(None).lines,
             body=body,
             extra_tokens=self._course.extra_tokens,
         )
@@ -383,7 +374,8 @@ class Hold:
         self._policy.count("held")
         # What asking took is told with the answer, once.
         self._course.extra_tokens = 0
-        return self._api.written_reply(made, body, head.is_stream, int(time.time()), secrets.token_hex(20))
+        as_events = self._streams and not body.lstrip().startswith(b"{")  # some servers stream nothing
+        return self._api.written_reply(made, body, as_events, int(time.time()), secrets.token_hex(20))
 
 
 async def ask(
@@ -450,7 +442,7 @@ class Closing:
         if tool is None:
             self._course.violation = Violation.NO_CITE_TOOL
             return ()
-        if self._policy.was_asked(self._question) or await self._policy.was_asked_elsewhere(self._question):
+        if not await self._policy.may_ask(self._question):
             self._course.violation = Violation.ASKED_BEFORE
             return ()
         said = await ask(self._policy, self._question, self._course, provider, asked, answer, tool)

@@ -24,6 +24,7 @@ from proxy.ledger.transcript import Transcript
 from proxy.store import StoredRecord
 
 if TYPE_CHECKING:
+    from proxy.settings import Settings
     from proxy.store import RecordStore
 
 
@@ -41,6 +42,9 @@ class Database(Protocol):
     """A haiku.rag database."""
 
     @property
+    def uri(self) -> str: ...
+
+    @property
     def collection(self) -> str: ...
 
     async def documents(self, chunks: Iterable[str]) -> Documents: ...
@@ -50,30 +54,48 @@ class Database(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Whose conversation a request belongs to. `digests` are the ways to call it: by the host's name for it, where it
-    gives one (`named`), and by how it begins."""
+    """Whose conversation a request belongs to. `ids` are the ways to call it, as people may see them: by the host's
+    name for it, where it gives one (`named`), and by how it begins."""
 
     tenant: bytes
-    digests: tuple[bytes, ...]
+    ids: tuple[bytes, ...]
     named: bool
 
     @classmethod
     def of(cls, tenant: bytes, name: str | None, transcript: Transcript) -> Conversation:
         beginning = transcript.beginning
-        digests = [named_conversation(tenant, name)] if name is not None else []
+        ids = [named_id(name)] if name is not None else []
         if beginning is not None:
-            digests.append(_digest(b"conversation that begins", tenant, beginning))
-        return cls(tenant, tuple(digests), name is not None)
+            ids.append(hashlib.sha256(b"conversation that begins\0" + beginning).digest())
+        return cls(tenant, tuple(ids), name is not None)
+
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        """What stands for it in the store, by each of its ids."""
+        return tuple(conversation_digest(self.tenant, one) for one in self.ids)
 
     @property
     def digest(self) -> bytes | None:
         """What is written down for this conversation is written under this; None before it retrieved anything."""
-        return self.digests[0] if self.digests else None
+        return self.digests[0] if self.ids else None
 
 
-def named_conversation(tenant: bytes, name: str) -> bytes:
-    """What stands for a conversation that its host calls `name` (Evidence-Conversation)."""
-    return _digest(b"conversation named", tenant, name.encode("utf-8", "surrogatepass"))
+def named_id(name: str) -> bytes:
+    """The id of a conversation that its host calls `name` (Evidence-Conversation)."""
+    return hashlib.sha256(b"conversation named\0" + name.encode("utf-8", "surrogatepass")).digest()
+
+
+def conversation_digest(tenant: bytes, conversation: bytes) -> bytes:
+    """What stands for a tenant's conversation in the store: another tenant's id leads nowhere."""
+    return _digest(b"conversation", tenant, conversation)
+
+
+def ids_called(said: str) -> list[bytes]:
+    """What a person may mean by a conversation's id: its host's name for it, or its id as the record API shows it."""
+    found = [named_id(said)]
+    if len(said) == 64 and all(character in "0123456789abcdef" for character in said):
+        found.append(bytes.fromhex(said))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +120,19 @@ class Keeping:
         self._contents = contents
         self._registered = registered
         self._databases = databases or {}
+
+    def renewed(self, settings: Settings, registered: Registered | None) -> Keeping:
+        """The same by other evidence tables; a database that is still named stays open."""
+        from proxy.store.haiku_database import open_databases
+
+        open_now = {database.uri: database for database in self._databases.values()}
+        named = {name: open_now.get(one.uri, one) for name, one in open_databases(settings).items()}
+        return Keeping(self._contents, registered, named)
+
+    async def flush(self) -> None:
+        """Return when what was kept is where others find it. Raises StoreError."""
+        if self._contents is not None:
+            await self._contents.flush()
 
     async def aside(self, conversation: Conversation, record: Record) -> Aside:
         """What a rewrite by this record takes from elsewhere than the wire. Raises StoreSlow and StoreError."""

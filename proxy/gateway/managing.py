@@ -60,7 +60,9 @@ class Managed:
 
     `offered` is what goes up, with our tool; `tool` is what it is called there. `citable` says what can be cited (asked
     when it is first needed), `write_down` keeps what was noted with the calls that the client gets, `refused` hears
-    that the provider took the request only without our tool. A stream is silent for `alive` seconds at the most.
+    that the provider took the request only without our tool, and `went_on` what the client knows a reply by, what the
+    provider calls it, and our answers to the calls of ours that stand open in it. A stream is silent for `alive`
+    seconds at the most.
     """
 
     request: Request
@@ -69,6 +71,7 @@ class Managed:
     citable: Callable[[], Citable]
     write_down: Callable[[Sequence[Noted], Sequence[Call]], None]
     refused: Callable[[], None]
+    went_on: Callable[[str, str, Sequence[bytes]], None]
     bounds: Bounds
     ending: Ending | None
     alive: float
@@ -95,6 +98,11 @@ class Managing:
         self._answers: list[bytes] = []
         self._reader: Rounds = self._api.rounds(managed.request, managed.tool, self._holds)
         self._head: Head | None = None  # that of the client's reply, once it has begun
+
+    @property
+    def offered(self) -> bytes:
+        """What goes up: the client's request, with our tool."""
+        return self._managed.offered
 
     async def steer(self, provider: Provider) -> AsyncGenerator[Piece, None]:
         """What the client gets: the provider's reply, without our tool's calls."""
@@ -197,6 +205,7 @@ class Managing:
         if cite_rounds.is_only_ours(said):
             return True
         self._managed.write_down(self._own, said.others)
+        self._go_on(said)
         ending = self._managed.ending
         return ending is not None and ending.settles(Reply(self._reader.text, said.others, said.finish))
 
@@ -228,6 +237,12 @@ class Managing:
         """The next round's request: what was said, and what our tool answered, after everything that was there."""
         return splice(body, [added.at_the_end(self._api.cut(body), [*said.again, *self._answers])])
 
+    def _go_on(self, said: Said) -> None:
+        """Let a later request that names this reply mean what the provider has of it."""
+        stored = self._managed.request.stored
+        if stored and said.identity and said.shown_as and (said.identity != said.shown_as or self._answers):
+            self._managed.went_on(said.shown_as, said.identity, self._answers)
+
     # The end.
 
     async def _ended(
@@ -241,6 +256,7 @@ class Managing:
             async for out in self._until(closing):
                 yield out
         self._managed.write_down(self._own, reply.calls)
+        self._go_on(said)
         out = self._reader.conclude() if concludes else self._reader.release()
         if self._head is None:
             yield last.holding(len(out))

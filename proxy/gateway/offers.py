@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from proxy.evidence.tables import Table, Tables
 from proxy.gateway.managing import Course, Ending, Managed, Managing
@@ -21,17 +22,26 @@ from proxy.ledger.questions import Habits
 from proxy.ledger.transcript import Transcript
 from proxy.policy import cite_tool
 from proxy.policy.cite_rounds import Bounds
-from proxy.wire import offering
-from proxy.wire.messages import splice
+from proxy.wire import added, edits, offering
+from proxy.wire.bodies import json_text
+from proxy.wire.messages import Request, splice
 
 log = logging.getLogger("evidence_proxy.offers")
 
 #: After this many seconds a model that refused our tool is tried again.
 _REFUSES_FOR = 3600.0
 _MOST_REFUSALS = 1000
+_MOST_REPLIES = 10_000
 
 #: Who refused: the API, the model, and whether the request offered tools of its own.
 _Refuser = tuple[str, str, bool]
+
+
+class _WentOn(NamedTuple):
+    """What the provider calls a reply that the client knows by another name, and our answers that it waits for."""
+
+    identity: str
+    answers: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,7 @@ class Offers:
         self._bounds = bounds
         self._alive = alive
         self._refused: Recent[_Refuser, float] = Recent(_MOST_REFUSALS)
+        self._went_on: Recent[tuple[bytes, str], _WentOn] = Recent(_MOST_REPLIES)
 
     async def find_noted(self, asked: Offering) -> list[Noted]:
         """What the question's earlier replies cited with our tool, as far as that is known."""
@@ -87,11 +98,26 @@ class Offers:
             ),
             write_down=lambda made, calls: self._notebook.keep(asked.tenant, asked.transcript, made, calls),
             refused=lambda: self._remember(refuser),
+            went_on=lambda shown_as, identity, answers: self._went_on.put(
+                (asked.tenant, shown_as), _WentOn(identity, tuple(answers))
+            ),
             bounds=self._bounds,
             ending=ending,
             alive=self._alive,
         )
         return Managing(managed, course)
+
+    def continuing(self, tenant: bytes, request: Request, body: bytes) -> bytes:
+        """The body of a request that names a reply which it does not carry: under the name that the provider has for
+        it, and with our answers to the calls of ours that stand open there."""
+        known = self._went_on.get((tenant, request.history)) if request.history is not None else None
+        if known is None:
+            return body
+        changes = edits.put(body, json_text(known.identity), "previous_response_id")
+        cut = request.api.cut(body)
+        if known.answers and cut.messages:
+            changes.append(added.at_the_start(cut, known.answers))
+        return splice(body, changes)
 
     def _refuses(self, refuser: _Refuser) -> bool:
         until = self._refused.get(refuser)

@@ -148,6 +148,14 @@ class Returns:
         return found
 
 
+def is_registered(name: bytes, payload: bytes) -> bool:
+    """Whether a content is a registered return of this name."""
+    try:
+        return registered_name(_tag(_kept.decode(payload).text)) == name
+    except msgspec.MsgspecError:
+        return False
+
+
 class _Refused(Exception):
     def __init__(self, why: str) -> None:
         super().__init__(why)

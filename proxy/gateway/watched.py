@@ -75,8 +75,8 @@ class Conversed:
     `would` is what would have gone up instead. `transcript` is how `came` was read (None where it was not: off, or no
     JSON), `evidence` the tables of its evidence returns by ordinal, `boundary` where the current question begins and
     the record that this rests on. `settled` are the records that the reply made (for `records.decode`), `usage` what
-    the provider says that it used, `model` whom the request asked (else who says to have replied). `tenant` is a
-    digest that stands for whose request it is.
+    the provider says that it used, `model` whom the request asked (else who says to have replied). `refused` says that
+    the client got an answer of ours instead (`strict`). `tenant` is a digest that stands for whose request it is.
     """
 
     came: bytes
@@ -91,6 +91,7 @@ class Conversed:
     would: bytes | None = None
     settled: tuple[bytes, ...] = ()
     usage: Usage | None = None
+    refused: bool = False
 
     @property
     def question(self) -> int | None:

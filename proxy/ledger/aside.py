@@ -7,13 +7,14 @@ must not be able to test guesses by them. The gateway puts tenant and conversati
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from proxy.evidence.chunks import Chunk, digest_text
 from proxy.evidence.pictures import data_url, media_type, picture_bytes, picture_digest
+from proxy.ledger import notes, records
 from proxy.ledger.records import Cited, PicturePlace, Place, Record
 
 NAME_BYTES = 16
@@ -21,29 +22,60 @@ NAME_BYTES = 16
 
 class _Chunk(msgspec.Struct, array_like=True, tag="chunk"):
     # As bytes: a wire's text may hold lone surrogates, which msgpack's strings cannot.
+    of: tuple[bytes, bytes | None, bytes]
     texts: tuple[bytes | None, ...]
+
+    def text(self, index: int) -> str | None:
+        raw = self.texts[index]
+        return raw.decode("utf-8", "surrogatepass") if raw is not None else None
+
+    @property
+    def content(self) -> bytes:
+        """The digest by which records tell this content."""
+        details = () if len(self.texts) == 1 else (self.text(3) or "",)
+        return digest_text(self.text(0) or "", *details)
+
+    @property
+    def name(self) -> bytes:
+        table, collection, chunk_id = (t.decode("utf-8", "surrogatepass") if t is not None else None for t in self.of)
+        return chunk_name(table or "", collection, chunk_id or "", self.content)
 
 
 class _Picture(msgspec.Struct, array_like=True, tag="picture"):
     data: bytes
     media_type: str | None = None  # None: the data is an address
 
+    @property
+    def url(self) -> str:
+        if self.media_type is None:
+            return self.data.decode("utf-8", "surrogatepass")
+        return data_url(self.data, self.media_type)
+
+    @property
+    def name(self) -> bytes:
+        return picture_name(picture_digest(self.url))
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[_Chunk | _Picture] = msgspec.msgpack.Decoder(_Chunk | _Picture)
 
 
-def encode_chunk(shown: Chunk | str) -> bytes:
-    """A cited chunk, or all text of a return that is retained whole, as the store keeps it."""
+def encode_chunk(cited: Cited, shown: Chunk | str) -> bytes:
+    """What was cited, a chunk or all text of a return that is retained whole, as the store keeps it."""
     texts = (shown,) if isinstance(shown, str) else (shown.content, shown.source, shown.collection, shown.details)
-    return _encoder.encode(_Chunk(tuple(t.encode("utf-8", "surrogatepass") if t is not None else None for t in texts)))
+    of = (_raw(cited.table), _raw(cited.collection) if cited.collection is not None else None, _raw(cited.id))
+    return _encoder.encode(_Chunk(of, tuple(_raw(text) if text is not None else None for text in texts)))
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def encode_picture(url: str) -> bytes:
     """A picture as the store keeps it: its file, or of one that the wire gave only an address for, that address."""
     data = picture_bytes(url)
     if data is None:
-        return _encoder.encode(_Picture(url.encode("utf-8", "surrogatepass")))
+        return _encoder.encode(_Picture(_raw(url)))
     return _encoder.encode(_Picture(data, media_type(url)))
 
 
@@ -64,6 +96,14 @@ def registered_name(tag: str) -> bytes:
 
 def _name(kind: bytes, what: bytes) -> bytes:
     return hashlib.sha256(kind + b"\0" + what).digest()[:NAME_BYTES]
+
+
+def names_in(payload: bytes) -> Sequence[bytes] | None:
+    """What a row of the store's records names; None where that cannot be told."""
+    if notes.is_note(payload):
+        return ()
+    record = records.decode(payload)
+    return record.names if record is not None else None
 
 
 def needed(record: Record) -> list[bytes]:
@@ -102,31 +142,35 @@ class Aside:
         found = self._read(chunk_name(cited.table, cited.collection, cited.id, place.digest))
         if not isinstance(found, _Chunk):
             return None
-        texts = [text.decode("utf-8", "surrogatepass") if text is not None else None for text in found.texts]
-        if len(texts) == 1 and place.chunk < 0:
-            return texts[0] if digest_text(texts[0] or "") == place.digest else None
-        if len(texts) != 4 or place.chunk < 0:
+        whole = place.chunk < 0
+        if len(found.texts) != (1 if whole else 4) or found.content != place.digest:
             return None
-        chunk = Chunk(cited.id, texts[0] or "", texts[1], texts[2], texts[3])
-        return chunk if chunk.digest == place.digest else None
+        content = found.text(0) or ""
+        return content if whole else Chunk(cited.id, content, found.text(1), found.text(2), found.text(3))
 
     def picture(self, place: PicturePlace) -> str | None:
         """The URL of a picture that is nowhere on the wire."""
         found = self._read(picture_name(place.digest))
         if not isinstance(found, _Picture):
             return None
-        as_text = found.data.decode("utf-8", "surrogatepass") if found.media_type is None else None
-        url = as_text if as_text is not None else data_url(found.data, found.media_type or "")
-        return url if picture_digest(url) == place.digest else None
+        return found.url if picture_digest(found.url) == place.digest else None
 
     def _read(self, name: bytes) -> _Chunk | _Picture | None:
         payload = self.contents.get(name)
-        if payload is None:
-            return None
-        try:
-            return _decoder.decode(payload)
-        except msgspec.MsgspecError:
-            return None
+        return _decoded(payload) if payload is not None else None
+
+
+def is_as_named(name: bytes, payload: bytes) -> bool | None:
+    """Whether a content, hashed again, is what its name says; None where it is none of these."""
+    found = _decoded(payload)
+    return found.name == name if found is not None else None
+
+
+def _decoded(payload: bytes) -> _Chunk | _Picture | None:
+    try:
+        return _decoder.decode(payload)
+    except msgspec.MsgspecError:
+        return None
 
 
 NOTHING = Aside()

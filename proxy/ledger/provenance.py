@@ -235,7 +235,7 @@ def all_that_was_cited(record: Record, transcript: Transcript, tables: Tables) -
                 reads[place.ret] = reading.evidence(transcript.returns[place.ret], tables)
             shown = reading.at(reads[place.ret], entry.id, place)
             if shown is not None:
-                kept[name] = encode_chunk(shown)
+                kept[name] = encode_chunk(entry, shown)
         for picture in entry.pictures:
             name = picture_name(picture.digest)
             if picture.ordinal >= 0 and name not in known and name not in kept:

@@ -36,6 +36,6 @@ def may_end(standing: Standing) -> bool:
     return not standing.owes or standing.declaration != "missing"
 
 
-def asked_by(standing: Standing, offered: Collection[str]) -> str | None:
-    """The way by which the model can be asked to cite: `INLINE`, or a tool that the request offers; None: none."""
-    return next((way for way in standing.ways if way == INLINE or way in offered), None)
+def asked_by(standing: Standing, tools: Collection[str]) -> str | None:
+    """The way by which the model can be asked to cite: `INLINE`, or one of the tools that it may call; None: none."""
+    return next((way for way in standing.ways if way == INLINE or way in tools), None)

@@ -29,8 +29,8 @@ class HeldAnswer(msgspec.Struct, frozen=True, array_like=True):
     """A whole reply of the provider, and the request that may be answered with it.
 
     `shown` is the digest of the conversation that it answers, `calls` are what the client got instead. `lines` are its
-    header lines, `body` its bytes, packed; `streamed` says whether they are a stream. `extra_tokens` is what it took
-    to ask for its citations.
+    header lines, `body` its bytes, packed; `streamed` says whether the client had asked for a stream. `extra_tokens` is
+    what it took to ask for its citations.
     """
 
     version: int

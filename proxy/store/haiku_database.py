@@ -51,6 +51,11 @@ class HaikuDatabase:
         self._failing = False
 
     @property
+    def uri(self) -> str:
+        """Where it lies, as the settings say it."""
+        return self._place.uri
+
+    @property
     def collection(self) -> str:
         """What haiku.rag calls a database that was given no name: the last part of its path, without an ending."""
         return self._place.uri.rstrip("/").rsplit("/", 1)[-1].rsplit(".", 1)[0]

@@ -16,7 +16,7 @@ import os
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,8 @@ _KEYS_PER_QUERY = 256
 _MOST_UNDER_A_KEY = 64
 _WINNER_IS_DONE_AFTER = 0.25
 _MIGRATION_ATTEMPTS = 8
+# A row id is the number of its piece, then its offset there.
+_BITS_IN_A_PIECE = 32
 _COLUMNS = ("key", "tenant", "reply", "created", "payload", "seal", "conversation")
 
 
@@ -55,9 +57,16 @@ class Lance:
         self.opened_at = time.monotonic()
         self.erasures_at_opening = 0
 
+    @property
+    def secret(self) -> StoreSecret:
+        return self._secret
+
     @classmethod
-    async def open(cls, place: Place) -> Lance:
-        """Open the store at `place`; what it lacks is created, an older schema is migrated, a newer one refused."""
+    async def open(cls, place: Place, secret: StoreSecret | None = None) -> Lance:
+        """Open the store at `place`; what it lacks is created, an older schema is migrated, a newer one refused.
+
+        A store that is created gets this `secret`, or one of its own.
+        """
         with _told(place, "opened"):
             place.prepare()
             # It logs to stderr by itself; that two replicas tidied at once is no news.
@@ -79,8 +88,13 @@ class Lance:
                     f"The record store in {place.shown} could not be opened: of its tables {left!r}, {SCHEMA!r} and "
                     f"{SECRET!r} only the first is whole. Restore the others, move it away, or name another place."
                 )
+            if shelves[place.table] is None and place.holds_rows():
+                raise StoreError(
+                    f"The record store in {place.shown} could not be opened: of its table {place.table!r} there are "
+                    "rows, but no version that names them. Restore it, move it away, or name another place."
+                )
             await _reach_schema(db, place)
-            secret, made_here = await agreed_secret(db, place)
+            secret, made_here = await agreed_secret(db, place, secret)
             rows = shelves[place.table]
             if rows is None:
                 if not made_here:
@@ -217,8 +231,12 @@ class Lance:
 
     async def forget_before(self, created: int) -> int:
         """Delete the rows that are older than `created`; returns how many. No row is no version."""
-        moment = datetime.fromtimestamp(created / 1e6, UTC).replace(tzinfo=None)
-        return await self._forget(f"created < timestamp '{moment:%Y-%m-%d %H:%M:%S.%f}'")
+        return await self._forget(_older_than(created))
+
+    async def count_before(self, created: int) -> int:
+        """How many rows are older than `created`."""
+        with _told(self._place, "counted"):
+            return await self._rows.count_rows(_older_than(created))
 
     async def forget_keys(self, keys: Sequence[bytes]) -> int:
         """Delete what stands under these keys, given as `rows` shows them; returns how many rows that was."""
@@ -227,12 +245,25 @@ class Lance:
     async def erase(self, tenant: bytes, conversation: bytes | None = None) -> int:
         """Delete a tenant's rows, or those of one of its conversations (both as plain digests); returns how many.
 
-        Every replica is told to forget what it knows by heart (see `erasures`), even if nothing was found here.
+        Every replica is told to forget what it knows by heart (see `erasures`), even if nothing was found here. The
+        bytes leave the disk with the versions that hold them (see `tidy`).
         """
         where = _one_of("tenant", [self._secret.tenant(tenant)])
         if conversation is not None:
             where += f" AND {_one_of('conversation', [self._secret.conversation(conversation)])}"
+        return await self._erase(where)
+
+    async def erase_rows(self, *, keys: Sequence[bytes] = (), conversations: Sequence[bytes] = ()) -> int:
+        """The same for what stands under these keys and in these conversations, given as `rows` shows them."""
+        wheres = [
+            _one_of(c, some) for c, of in (("key", keys), ("conversation", conversations)) for some in _batches(of)
+        ]
+        return sum([await self._erase(where) for where in wheres])
+
+    async def _erase(self, where: str) -> int:
+        pieces = await self._pieces(where)
         count = await self._forget(where)
+        await self._rewrite(pieces)
         with _told(self._place, "written"):
             first = _erasure(time.time_ns() // 1000)
             table = await _open_table(self._db, ERASURES)
@@ -240,6 +271,21 @@ class Lance:
                 table = await _create(self._db, self._place, ERASURES, first.schema.empty_table())
             await table.add(first)
         return count
+
+    async def _pieces(self, where: str) -> set[int]:
+        """The pieces of the table that rows lie in."""
+        with _told(self._place, "read"):
+            light = await self._rows.query().where(where).select(["created"]).with_row_id().to_arrow()
+            return {row_id >> _BITS_IN_A_PIECE for row_id in light.column("_rowid").to_pylist()}
+
+    async def _rewrite(self, pieces: Iterable[int]) -> None:
+        """Write what is left in these pieces anew: a deleted row's bytes stay in its piece until then, and tidying
+        merges no large piece for a few of them."""
+        with _told(self._place, "written"):
+            for piece in sorted(pieces):
+                start = piece << _BITS_IN_A_PIECE
+                within = f"_rowid >= {start} AND _rowid < {start + (1 << _BITS_IN_A_PIECE)}"
+                await self._rows.update(where=within, updates_sql={"reply": "reply"})
 
     async def erasures(self) -> int:
         """How many erasures there were; a replica that sees another number than before forgets what it cached.
@@ -327,6 +373,11 @@ def _micros(column: pa.ChunkedArray) -> list[int]:
 def _one_of(column: str, values: Sequence[bytes]) -> str:
     literals = ",".join(f"X'{value.hex()}'" for value in values)
     return f"{column} IN ({literals})"
+
+
+def _older_than(created: int) -> str:
+    moment = datetime.fromtimestamp(created / 1e6, UTC).replace(tzinfo=None)
+    return f"created < timestamp '{moment:%Y-%m-%d %H:%M:%S.%f}'"
 
 
 def _batches(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -24,8 +24,13 @@ ERASURES = "erasures"
 SHELVES = (RECORDS, CONTENTS, HELD)
 """The tables that hold rows of their callers; the others are the store's own."""
 
-# An object store that does not answer must not keep a read for LanceDB's own three minutes.
-_OBJECT_STORE = {"connect_timeout": "5s", "timeout": "30s"}
+# One that does not answer must not keep a read for LanceDB's own three minutes; here others try again later.
+_OBJECT_STORE = {
+    "connect_timeout": "5s",
+    "timeout": "30s",
+    "client_max_retries": "2",
+    "client_retry_timeout": "10",
+}
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,11 @@ class Place:
             raise PermissionError(f"this user may not write to {self.directory}")
         return held
 
+    def holds_rows(self) -> bool:
+        """Whether files of rows lie here, as far as a look can tell. Tables are made empty, so then there is one."""
+        data = None if self.directory is None else self.directory / f"{self.table}.lance" / "data"
+        return data is not None and data.is_dir() and any(data.iterdir())
+
     def holds_secret(self) -> bool:
         """Whether the store that lay here still does, as far as a look can tell."""
         return self.directory is None or (self.directory / f"{SECRET}.lance").exists()
@@ -106,3 +116,8 @@ class Place:
         """Make a table's directory before LanceDB does: it would be readable by all, even if only for a moment."""
         if self.directory is not None:
             (self.directory / f"{table}.lance").mkdir(mode=0o700, exist_ok=True)
+
+
+def was_begun(directory: Path) -> bool:
+    """Whether some process has begun a store in this directory."""
+    return (directory / f"{SECRET}.lance").exists()

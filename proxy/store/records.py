@@ -35,6 +35,9 @@ _DAY_US = 86_400_000_000
 _OPENING_MAY_TAKE = 15.0
 _READS_AT_ONCE = 64
 _READ_TAKES_AT_MOST = 30.0
+# A store that answers nobody is told of before its reads are given up, which tells of themselves.
+_HANGS_AFTER = 3.0
+_MAINTENANCE_TAKES_AT_MOST = 3_600.0
 
 
 class RecordStore:
@@ -69,7 +72,7 @@ class RecordStore:
         self._disk: _Disk | None = None
         self._closed = False
         self._reading: dict[_Wanted, asyncio.Task[Read]] = {}
-        self._reads = 0
+        self._reads: dict[asyncio.Task[Any], float] = {}
 
     async def start(self) -> None:
         """Begin to write and to look after the store; if one lies there already, it is opened in the background."""
@@ -194,6 +197,17 @@ class RecordStore:
             self._cache.clear()
         return waiting + erased
 
+    async def maintain(self, work: Callable[[Lance], Coroutine[Any, Any, T]]) -> T | None:
+        """Do some long work on the open store, away from every request; None while no store lies there, or in memory.
+
+        Raises StoreError.
+        """
+        if self._place.in_memory or self._closed:
+            return None
+        lance = await self._open_store(look_again=False)
+        assert self._disk is not None
+        return None if lance is None else await self._disk.thread.run(work(lance), within=_MAINTENANCE_TAKES_AT_MOST)
+
     async def close(self) -> None:
         """Write what waits, within the grace period, and let go of the store. Never raises."""
         if self._closed:
@@ -217,6 +231,9 @@ class RecordStore:
             return False, "the record store is not started" if self._disk is None else "the record store is closed"
         if self._health.fault is not None:
             return False, self._health.fault
+        waited = time.monotonic() - min(self._reads.values(), default=time.monotonic())
+        if waited > _HANGS_AFTER:
+            return False, f"the record store in {self._place.shown} has not answered for {waited:.0f} s"
         if self._disk.door.lance is not None:
             return True, f"the record store in {self._place.shown} is open"
         if self._disk.door.held is False:
@@ -325,14 +342,14 @@ class RecordStore:
         then: Callable[[T], None] = lambda _: None,
     ) -> asyncio.Task[T]:
         """Begin to ask the store something. It goes on when nobody waits any more; `then` gets the answer first."""
-        if self._reads >= _READS_AT_ONCE:
+        if len(self._reads) >= _READS_AT_ONCE:
             self._counts.slow += 1
             raise StoreSlow(f"The record store has {_READS_AT_ONCE} reads to answer already.")
-        self._reads += 1
         read = asyncio.create_task(self._query(lance, query, then))
+        self._reads[read] = time.monotonic()
 
         def done(_: object) -> None:
-            self._reads -= 1
+            del self._reads[read]
             if not read.cancelled():
                 read.exception()  # whoever waited may be gone
 

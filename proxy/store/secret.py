@@ -27,6 +27,11 @@ class StoreSecret:
     def __init__(self, value: bytes) -> None:
         self._value = value
 
+    @property
+    def value(self) -> bytes:
+        """For an archive, which is as secret as the store."""
+        return self._value
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StoreSecret) and hmac.compare_digest(self._value, other._value)
 
@@ -57,8 +62,11 @@ class StoreSecret:
         return hmac.digest(self._value, message, "sha256")[:SEAL_BYTES]
 
 
-async def agreed_secret(db: AsyncConnection, place: Place) -> tuple[StoreSecret, bool]:
-    """The secret of this store, made if it has none, and whether this call made it. Raises what LanceDB raises.
+async def agreed_secret(
+    db: AsyncConnection, place: Place, given: StoreSecret | None = None
+) -> tuple[StoreSecret, bool]:
+    """The secret of this store, made if it has none (or as `given`), and whether this call made it. Raises what LanceDB
+    raises.
 
     The *first version* of the table says it, whatever later versions say. Two processes that create a table at once
     can both be told that they did: the second becomes version 2 and hides the first one's rows. A version number is
@@ -67,7 +75,7 @@ async def agreed_secret(db: AsyncConnection, place: Place) -> tuple[StoreSecret,
     secret = await read_secret(db)
     if secret is not None:
         return secret, False
-    made = secrets.token_bytes(32)
+    made = given.value if given is not None else secrets.token_bytes(32)
     place.make_room(SECRET)
     # Another process may be quicker. If none was, and ours failed for a reason of its own, reading says why.
     with contextlib.suppress(Exception):

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from proxy.store.collecting import Collector, NamesIn
 from proxy.store.health import Stats
 from proxy.store.held import KEPT_FOR, HeldAnswers
 from proxy.store.place import CONTENTS, HELD, RECORDS
@@ -25,20 +26,30 @@ _HELD_BYTES = 8 << 20
 class Store:
     """The tables of one store."""
 
-    def __init__(self, records: RecordStore, contents: RecordStore, held: RecordStore) -> None:
+    def __init__(
+        self, records: RecordStore, contents: RecordStore, held: RecordStore, names_in: NamesIn | None = None
+    ) -> None:
+        """`names_in` says which contents a record names; without it, none is ever collected."""
         self.records = records
         """What settled questions left, by key, and by conversation."""
         self.contents = contents
         """What tools registered, and what else is not on the wire, by the digest of what it is."""
         self.held = HeldAnswers(held)
         self._tables = {RECORDS: records, CONTENTS: contents, HELD: held}
+        self.collector = Collector(records, contents, names_in) if names_in is not None else None
+        self._collecting: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to write and to look after each; what lies there already is opened in the background."""
         await asyncio.gather(*(table.start() for table in self._tables.values()))
+        if self.collector is not None and self._collecting is None:
+            self._collecting = asyncio.create_task(self.collector.run())
 
     async def close(self) -> None:
         """Write what waits, within the grace period, and let go of everything. Never raises."""
+        if self._collecting is not None:
+            self._collecting.cancel()
+            await asyncio.gather(self._collecting, return_exceptions=True)
         await asyncio.gather(*(table.close() for table in self._tables.values()))
 
     def ready(self) -> tuple[bool, str]:
@@ -54,8 +65,8 @@ class Store:
         return iter(self._tables.values())
 
 
-def open_store(settings: Settings) -> Store:
-    """The store that the settings name, not yet started."""
+def open_store(settings: Settings, names_in: NamesIn | None = None) -> Store:
+    """The store that the settings name, not yet started. `names_in` says which contents a record names."""
     section = settings.store
     retention = None if section.retention_days is None else timedelta(days=section.retention_days)
 
@@ -73,6 +84,8 @@ def open_store(settings: Settings) -> Store:
 
     return Store(
         table(RECORDS, retention, section.records_cache_bytes),
-        table(CONTENTS, retention, section.contents_cache_bytes),
+        # A record of today may need what was cited long ago: contents go when no record names them any more.
+        table(CONTENTS, None, section.contents_cache_bytes),
         table(HELD, KEPT_FOR, _HELD_BYTES),
+        names_in,
     )

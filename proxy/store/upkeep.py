@@ -74,6 +74,7 @@ class Upkeep:
         self._dead_versions = False
         self._erasures: int | None = None
         self._erased_lately = False
+        self._counted = False
         self.writer: Writer | None = None
 
     def committed(self) -> None:
@@ -101,8 +102,12 @@ class Upkeep:
         if self._health.fails("open", "read"):
             await self._recover()
         lance = self._door.lance
-        if lance is None:
+        if lance is None or self.writer is None:
             return
+        if not self._counted:
+            # What processes before this one left: one that is restarted often would never come to tidying.
+            self._counted = True
+            self.writer.pieces += await self._thread.run(lance.fragments())
         now = time.monotonic()
         if now - self._checked >= self._pace.check:
             self._checked = now

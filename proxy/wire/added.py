@@ -77,6 +77,15 @@ def at_the_end(request: Request, items: Sequence[bytes]) -> Splice:
     return Splice(last.end, last.end, b"".join(b"," + item for item in items))
 
 
+def at_the_start(request: Request, items: Sequence[bytes]) -> Splice:
+    """Put elements before the first one of the conversation, which must hold one."""
+    first = request.messages[0].span
+    if request.body.startswith(b'"', first.start):
+        said = b'{"role":"user","content":' + request.body[first.start : first.end] + b"}"
+        return Splice(first.start, first.end, b"[" + b",".join([*items, said]) + b"]")
+    return Splice(first.start, first.start, b"".join(item + b"," for item in items))
+
+
 def described(name: str, description: str, parameters: dict[str, Any]) -> bytes:
     """The members that describe a function, which both APIs share."""
     schema = json.dumps(parameters, separators=(",", ":"), ensure_ascii=False).encode()
@@ -87,3 +96,10 @@ def tied_choice(body: bytes) -> list[str]:
     """The members that tie the model to one tool or to none: with them a cite call could not be made."""
     free = {"tool_choice": (None, "auto", "required"), "function_call": (None, "auto")}
     return [name for name, value in members(body, *free).items() if value not in free[name]]
+
+
+def callable_tools(body: bytes) -> list[dict[str, Any]]:
+    """The descriptions of the tools that a reply may call: none where the client wants no call."""
+    found = members(body, "tools", "tool_choice")
+    tools = found["tools"] if found["tool_choice"] != "none" and isinstance(found["tools"], list) else []
+    return [tool for tool in tools if isinstance(tool, dict)]

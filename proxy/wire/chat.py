@@ -173,10 +173,10 @@ _NOT_OURS = ("stream", "stream_options", "n", "response_format")
 
 
 def offered(request: Request) -> tuple[str, ...]:
-    """The names of the tools that the model may call."""
-    found = added.members(request.body, "tools", "functions")
-    listed = [tool for tools in found.values() if isinstance(tools, list) for tool in tools if isinstance(tool, dict)]
-    described = (tool.get("function") or tool.get("custom") or tool for tool in listed)
+    """The names of the tools that the model may call. Those of the deprecated `functions` are none: their calls have
+    another shape."""
+    tools = added.callable_tools(request.body)
+    described = (tool.get("function") or tool.get("custom") for tool in tools)
     names = (tool.get("name") for tool in described if isinstance(tool, dict))
     return tuple(name for name in names if isinstance(name, str))
 

@@ -155,8 +155,7 @@ _NOT_OURS = ("stream", "stream_options", "text")
 
 def offered(request: Request) -> tuple[str, ...]:
     """The names of the tools that the model may call."""
-    tools = added.members(request.body, "tools")["tools"]
-    names = (tool.get("name") for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
+    names = (tool.get("name") for tool in added.callable_tools(request.body))
     return tuple(name for name in names if isinstance(name, str))
 
 

@@ -67,6 +67,7 @@ class ResponsesRounds:
         self._spare: list[bytes] = []
         self._numbers: tuple[int | None, int | None] = (None, None)  # as they were before the withheld end
         self._places = 0
+        self._shown_as: str | None = None  # what a stream called itself when it began: clients hold it to that
         self._start()
 
     def _start(self) -> None:
@@ -78,6 +79,7 @@ class ResponsesRounds:
         self._status: str | None = None
         self._error: bytes | None = None
         self._used: Usage | None = None
+        self._identity: str | None = None
         self._dropped = self._round > 1
         self._before = list(self._done)
         self._said_before = self.text
@@ -132,7 +134,8 @@ class ResponsesRounds:
         finish = self._status
         if finish == _COMPLETED:
             finish = _CALLED if own or others else _ANSWERED
-        return Said(text, own, others, finish, self._again(items), self._error, self._used)
+        shown_as = self._shown_as if self._events is not None else self._identity
+        return Said(text, own, others, finish, self._again(items), self._error, self._used, self._identity, shown_as)
 
     def _again(self, items: list[_Item]) -> tuple[bytes, ...]:
         """The items as a further request carries them. Where the provider keeps nothing it takes no ids of its own, and
@@ -183,6 +186,8 @@ class ResponsesRounds:
     def _told(self, event: RawEvent, value: dict[str, Any]) -> bytes:
         kind = str(value.get("type"))
         if kind in _OPENS:
+            self._identity = named((value.get("response") or {}).get("id"))
+            self._shown_as = self._shown_as or self._identity
             return self._drop() if self._round > 1 else self._emit(event, value)
         if kind in _FAILURES:
             self._error = event.data
@@ -338,6 +343,8 @@ class ResponsesRounds:
         self._from_the_end(event.data or b"", value.get("response") or {})
         out = b"".join(self._late(item) for item in list(self._items.values()))
         changes = self._whole_output(event.data or b"", ("response", "output"))
+        if self._identity != self._shown_as and self._shown_as is not None:
+            changes += edits.put(event.data or b"", json_text(self._shown_as), "response", "id")
         self._numbers = (self._number, self._next)
         told = self._emit(event, value, changes)
         if status == _COMPLETED and self._holds(self._said()):
@@ -345,6 +352,7 @@ class ResponsesRounds:
         return out + told
 
     def _count(self, response: dict[str, Any]) -> None:
+        self._identity = named(response.get("id")) or self._identity
         if isinstance(used := response.get("usage"), dict):
             self._used = usage(used, "input_tokens", "output_tokens")
 

@@ -22,7 +22,8 @@ class Said:
 
     `own` are the calls of our tool, `others` those that the client is to answer, `finish` how it finished (None: it
     did not). `again` says the same in a further request, as elements of its conversation: the reply's text and our
-    calls. `error` is what the provider said went wrong, as JSON; `usage` what the round used.
+    calls. `error` is what the provider said went wrong, as JSON; `usage` what the round used. `identity` is what the
+    provider calls it, `shown_as` what the client knows it by.
     """
 
     text: str = ""
@@ -32,6 +33,8 @@ class Said:
     again: tuple[bytes, ...] = ()
     error: bytes | None = None
     usage: Usage | None = None
+    identity: str | None = None
+    shown_as: str | None = None
 
 
 class Rounds(Protocol):

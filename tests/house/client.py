@@ -133,9 +133,10 @@ def request(
     target: str | bytes = "/v1/chat/completions",
     body: bytes | Any = None,
     headers: list[tuple[str | bytes, str | bytes]] | None = None,
+    host: str = "proxy.test",
 ) -> bytes:
     """The bytes of a request with Content-Length. A body that is not bytes is written as JSON."""
-    lines = [b"%b %b HTTP/1.1" % (method.encode(), _bytes(target)), b"Host: proxy.test"]
+    lines = [b"%b %b HTTP/1.1" % (method.encode(), _bytes(target)), b"Host: " + _bytes(host)]
     lines += [_bytes(name) + b": " + _bytes(value) for name, value in headers or ()]
     raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     if body is not None:
@@ -153,11 +154,12 @@ async def ask(
     target: str | bytes = "/v1/chat/completions",
     method: str = "POST",
     headers: list[tuple[str | bytes, str | bytes]] | None = None,
+    host: str = "proxy.test",
 ) -> Seen:
     """One request on a connection of its own, and its whole reply."""
     client = await Client.connect(url)
     try:
-        await client.send(request(method, target, body, headers))
+        await client.send(request(method, target, body, headers, host))
         return await client.reply(bodiless=method == "HEAD")
     finally:
         client.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from proxy.gateway.conversation import Asked, Refusal
@@ -19,6 +19,7 @@ class Told:
     header: str
     refusal: Refusal | None = None
     steering: Steering | None = None
+    deciding: Callable[[], Awaitable[Steering | None]] | None = None
     #: What happened, in order: ("fed", bytes), ("settled", b""), ("ended", b"whole" | b"broken").
     story: list[tuple[str, bytes]] = field(default_factory=list)
     finish: bytes | None = None
@@ -65,6 +66,8 @@ class Conversation:
     refusal: Refusal | None = None
     header: str | None = None
     steering: Steering | None = None
+    #: Decided while the request is on its way.
+    deciding: Callable[[], Awaitable[Steering | None]] | None = None
     told: list[Told] = field(default_factory=list)
     fails: Exception | None = None
 
@@ -74,7 +77,7 @@ class Conversation:
         body = self.rewrite(asked.body)
         plain = "untouched; reason=no-evidence" if asked.body.lstrip()[:1] == b"{" else "untouched; reason=not-json"
         header = self.header or (plain if body is asked.body else "compacted; question=2")
-        told = Told(asked, body, header, self.refusal, self.steering, finish=self.finish, hold=self.hold)
+        told = Told(asked, body, header, self.refusal, self.steering, self.deciding, finish=self.finish, hold=self.hold)
         self.told.append(told)
         return told
 

@@ -1,0 +1,87 @@
+"""Everything that watches one process, put together by its settings, and what of it the admin port shows.
+
+Here is where a new watcher takes its place: it hears of every request, and registers what it wants to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from aiohttp import web
+
+from proxy.gateway.admin import Admin
+from proxy.store import Stats
+from proxy.visibility.counting import Counted, Counting
+from proxy.visibility.inspector import routes
+from proxy.visibility.inspector.recorder import Inspector
+from proxy.visibility.metrics import CONTENT_TYPE, Metrics
+from proxy.visibility.prices import Price
+from proxy.visibility.totals import Tally
+from proxy.visibility.watching import Watchers
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
+
+
+class HasStats(Protocol):
+    """The store."""
+
+    def stats(self) -> Mapping[str, Stats]: ...
+
+
+class HasCounts(Protocol):
+    """The conversations."""
+
+    def counts(self) -> Mapping[str, int]: ...
+
+
+class _Sources:
+    def __init__(self, store: HasStats, conversations: HasCounts, counting: Counting) -> None:
+        self.stats = store.stats
+        self.counts = conversations.counts
+        self._counting = counting
+
+    def left_out(self) -> int:
+        return self._counting.left_out
+
+
+class Lookout:
+    """One per process, made on its event loop. `watchers` is what the gateway tells of every request."""
+
+    def __init__(self, settings: Settings, store: HasStats, conversations: HasCounts) -> None:
+        self.tally = Tally(prices_of(settings))
+        self.inspector = Inspector(settings)
+        self.counting = Counting([self.tally.counted, self._counted, self.inspector.counted])
+        about = {"mode": settings.compaction.mode, "layout": settings.compaction.layout, "policy": settings.policy.mode}
+        self.metrics = Metrics(_Sources(store, conversations, self.counting), about)
+        self.watchers = Watchers([self.metrics, self.tally, self.inspector, self.counting])
+
+    def _counted(self, counted: Counted) -> None:
+        self.metrics.counted(counted)
+
+    def register(self, admin: Admin) -> None:
+        """Take the routes of what is shown."""
+        admin.route("GET", "/metrics", self._show_metrics, public=True)
+        routes.register(admin, self.inspector)
+
+    async def close(self) -> None:
+        """Let go of threads."""
+        await self.inspector.close()
+        await self.counting.close()
+
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def prices_of(settings: Settings) -> tuple[Price, ...]:
+    """The price table of a configuration, as values."""
+    return tuple(
+        Price(
+            model=row.model,
+            input=row.input,
+            cached=row.input if row.cached_input is None else row.cached_input,
+            output=row.output,
+        )
+        for row in settings.prices
+    )
