@@ -18,6 +18,7 @@ from proxy.gateway.admin import Admin
 from proxy.settings import ServerSettings, Settings
 from proxy.visibility.inspector import routes
 from proxy.visibility.inspector.recorder import Inspector
+from proxy.visibility.totals import Tally
 from tests.house.passing import passing, told
 
 FEW, TIMES, AT_MOST_MS = 100, 30, 100.0
@@ -33,7 +34,7 @@ async def _after(requests: int) -> tuple[dict[str, float], float]:
     """Milliseconds for each answer once so many requests have passed, and the memory that they took."""
     conversations = await told()
     before = _resident()
-    inspector = Inspector(Settings(inspector={"content": True}))  # type: ignore[arg-type]
+    inspector = Inspector(Settings(inspector={"content": True}), Tally())  # type: ignore[arg-type]
     for count, one in enumerate(passing(conversations, requests), 1):
         inspector.arrived(one.arrived)
         inspector.passed(one)

@@ -21,6 +21,8 @@ from proxy.settings import Settings
 from proxy.visibility.inspector import routes
 from proxy.visibility.inspector.kept import Blobs, Rows
 from proxy.visibility.inspector.recorder import Inspector
+from proxy.visibility.totals import Tally
+from proxy.visibility.watching import Watchers
 from tests.conftest import StartHere
 from tests.house.client import Seen, ask
 from tests.house.passing import passing, told
@@ -52,6 +54,7 @@ class Watching:
     admin: str
     inspector: Inspector
     room: Admin
+    tally: Tally
 
     async def send(self, *messages: dict[str, Any], key: str = "Bearer sk-one", **beside: Any) -> Seen:
         raw = body(*messages, **beside)
@@ -86,15 +89,18 @@ async def watch(start_here: StartHere, provider: Provider) -> AsyncIterator[Watc
     async def start(**sections: Any) -> Watching:
         given = {"evidence": [KB], "store": {"uri": "memory://"}, "server": {"port": 0, "admin_port": 0}, **sections}
         chosen = Settings(**given)
-        inspector = Inspector(chosen)
+        tally = Tally()
+        inspector = Inspector(chosen, tally)
         admin = Admin(chosen.server)
         routes.register(admin, inspector)
         running.append((admin, inspector))
         host, port = await admin.start()
-        proxy = await start_here(watcher=inspector, **{k: v for k, v in given.items() if k not in ("server", "store")})
+        proxy = await start_here(
+            watcher=Watchers([tally, inspector]), **{k: v for k, v in given.items() if k not in ("server", "store")}
+        )
         for _ in range(40):
             provider.reply(json_reply({**completion("hunter2 answers"), "usage": USED}))
-        return Watching(proxy.url, f"http://{host}:{port}", inspector, admin)
+        return Watching(proxy.url, f"http://{host}:{port}", inspector, admin, tally)
 
     yield start
     for admin, inspector in running:
@@ -361,7 +367,7 @@ async def test_the_inspector_is_told_of_tokens_later_and_shows_them(watch: Watch
     from proxy.visibility.counting import Counting
 
     watching = await watch()
-    counting = Counting([watching.inspector.counted])
+    counting = Counting([watching.tally.counted, watching.inspector.counted])
     passed: list[Any] = []
     original = watching.inspector.passed
     watching.inspector.passed = lambda one: (passed.append(one), original(one))[1]  # type: ignore[method-assign]
@@ -375,7 +381,8 @@ async def test_the_inspector_is_told_of_tokens_later_and_shows_them(watch: Watch
     row = (await watching.rows())[0]
     assert row["tokens"]["after"] > 0
     assert row["tokens"]["before"] > 20
-    assert (await watching.told("state"))["tokens"]["requests"] == 2
+    counted = (await watching.told("state"))["tokens"]
+    assert counted["before"] > counted["after"] > 0
 
 
 async def test_under_observe_what_would_have_gone_is_shown(watch: Watch, provider: Provider) -> None:
@@ -383,6 +390,8 @@ async def test_under_observe_what_would_have_gone_is_shown(watch: Watch, provide
     await watching.send(*TALK[:-1])
     await watching.send(*NEXT)
     row = (await watching.rows())[0]
+    assert (row["outcome"], row["reason"]) == ("observed", "observe")
+    assert (await watching.told("state"))["observed"]["bytes"] == {"before": row["before"], "after": row["after"]}
     assert (row["reason"], row["before"], row["forwarded"]) == ("observe", len(body(*NEXT)), len(body(*NEXT)))
     assert row["after"] != row["before"]
     told = await watching.told("requests/2")
@@ -430,11 +439,13 @@ class Held:
 async def watched_for_long(number: int, stops: list[int], **bounds: Any) -> tuple[list[Held], Inspector]:
     """Let so many requests pass, and look at what is held at each stop: what Python allocated since the start."""
     conversations = await told()
-    inspector = Inspector(Settings(inspector={"content": True, **bounds}))  # type: ignore[arg-type]
+    tally = Tally()
+    inspector = Inspector(Settings(inspector={"content": True, **bounds}), tally)  # type: ignore[arg-type]
     held: list[Held] = []
     tracemalloc.start()
     try:
         for count, one in enumerate(passing(conversations, number), 1):
+            tally.passed(one)
             inspector.arrived(one.arrived)
             inspector.passed(one)
             if count % 100 == 0:
