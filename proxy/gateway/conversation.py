@@ -47,6 +47,7 @@ from proxy.policy.cite_rounds import Bounds
 from proxy.policy.ending import Violation, asked_by, may_end
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
+from proxy.wire.bodies import refuse_dust
 from proxy.wire.messages import Api, NotJson, Picture, Reply, ReplyReader, Request, splice
 
 if TYPE_CHECKING:
@@ -390,6 +391,7 @@ class Conversations:
         try:
             earlier = continues.transcript if continues is not None else None
             with asked.stays.room("wire"):
+                refuse_dust(asked.body)
                 request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None, surely)
         except NotJson:
             return _Read(None, Reason.NOT_JSON)
