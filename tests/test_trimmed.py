@@ -214,3 +214,26 @@ async def test_what_a_store_that_forgot_cannot_give_is_not_made_up(start: Any, s
     other = await start(NAMED)  # another process that shares nothing
     evidence, sent = await other.sends(*history[6:], user("question 3"))
     assert evidence == "untouched; reason=no-record" and sent == [*history[6:], user("question 3")]
+
+
+async def test_what_a_host_clears_before_it_is_cited_is_kept_as_it_was_shown(start: Any) -> None:
+    host = await start()
+    opened = [user("q"), calls(("s1", "search", {})), returns("s1", "[c1] one, whole\n[c2] two")]
+    await host.sends(*opened)
+    cleared = [*opened[:2], returns("s1", "[cleared]"), *cited(["c1"]), says("the answer"), user("next")]
+    await host.sends(*cleared[:5])
+    second = [*cleared, calls(("s2", "search", {})), returns("s2", "[c5] five\n[c6] six"), *cited(["c6"], call_id="e")]
+    await host.sends(*second)
+    evidence, sent = await host.sends(*second, says("the answer"), user("last"))
+    assert evidence.startswith("compacted; question=3; capsule=2;")
+    assert "[c1]\none, whole" in carried(sent) and "[c6]\nsix" in carried(sent)
+
+
+async def test_promise_3_a_call_id_that_repeats_restores_nothing(start: Any) -> None:
+    host = await start()
+    opened = [user("q"), calls(("s", "search", {})), returns("s", "[c1] one, whole\n[c2] two")]
+    await host.sends(*opened)
+    again = [*opened[:2], returns("s", "[cleared]"), calls(("s", "search", {})), returns("s", "[c3] three\n[c4] four")]
+    await host.sends(*again, *cited(["c1", "c3"]))
+    evidence, sent = await host.sends(*again, *cited(["c1", "c3"]), says("the answer"), user("next"))
+    assert evidence.startswith("compacted; question=2; capsule=1;") and "one, whole" not in json.dumps(sent)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -19,6 +20,7 @@ from proxy.ledger.boundary import Boundary, heeding_later, may_end, may_hold
 from proxy.ledger.questions import Habits, Stretch, openings, stretches
 from proxy.ledger.records import ASIDE, Cited, PicturePlace, Place, Record, Stand, Writing
 from proxy.ledger.transcript import Return, Transcript, content_digest
+from proxy.wire.messages import Part, Text
 
 #: What tells one return from another.
 _Mark = tuple[bytes, bytes]
@@ -34,6 +36,51 @@ def found_by_returns(record: Record, transcript: Transcript, from_reply: int) ->
     own = own_returns(transcript, from_reply)
     stands = tuple(Stand(*_mark(found), found.ordinal) for found in transcript.returns)
     return msgspec.structs.replace(record, stands=stands, own_from=min(own, default=len(stands)))
+
+
+def restored(
+    transcript: Transcript, from_reply: int, as_shown: Callable[[bytes], tuple[Part, ...] | None]
+) -> tuple[Transcript, frozenset[int]]:
+    """The transcript with those returns of its current question as the model was shown them that the host rewrote since
+    then, and their ordinals. `as_shown` knows contents by `call_mark`."""
+    own = own_returns(transcript, from_reply)
+    calls = Counter(call_mark(transcript.returns[ordinal]) for ordinal in own)
+    told: dict[int, Return] = {}
+    for ordinal in own:
+        found = transcript.returns[ordinal]
+        parts = as_shown(call_mark(found)) if calls[call_mark(found)] == 1 else None
+        if parts is not None and parts != found.message.parts:
+            plain = len(parts) == 1 and isinstance(parts[0], Text)
+            message = msgspec.structs.replace(found.message, parts=parts, plain=plain)
+            told[ordinal] = Return(ordinal, message, found.call)
+    if not told:
+        return transcript, frozenset()
+    replies = [
+        replace(step, returns=[told.get(found.ordinal, found) for found in step.returns]) for step in transcript.replies
+    ]
+    returns = [told.get(found.ordinal, found) for found in transcript.returns]
+    return replace(transcript, replies=replies, returns=returns), frozenset(told)
+
+
+def off_the_wire(record: Record, ordinals: Container[int]) -> Record:
+    """The record of what was cited out of these returns, whose content is on the wire no more: it was kept aside."""
+
+    def entry(cited: Cited) -> Cited:
+        places = (msgspec.structs.replace(p, ret=ASIDE) if p.ret in ordinals else p for p in cited.places)
+        pictures = (
+            msgspec.structs.replace(p, ordinal=ASIDE, nth=0) if not p.in_user and p.ordinal in ordinals else p
+            for p in cited.pictures
+        )
+        return msgspec.structs.replace(cited, places=tuple(places), pictures=tuple(pictures))
+
+    return msgspec.structs.replace(
+        record,
+        cited=tuple(map(entry, record.cited)),
+        writings=tuple(
+            msgspec.structs.replace(w, chunks=tuple(map(entry, w.chunks)), again=tuple(map(entry, w.again)))
+            for w in record.writings
+        ),
+    )
 
 
 def find(
@@ -85,9 +132,14 @@ def _standing_in(
     return _question_of(shown, known) or ()
 
 
-def _mark(found: Return) -> _Mark:
+def call_mark(found: Return) -> bytes:
+    """What tells the call of a return from another."""
     call = hashlib.sha256(b"call" + (found.message.call_id or "").encode("utf-8", "surrogatepass"))
-    return call.digest()[:8], content_digest(found.message)[:16]
+    return call.digest()[:8]
+
+
+def _mark(found: Return) -> _Mark:
+    return call_mark(found), content_digest(found.message)[:16]
 
 
 def _own(record: Record) -> tuple[_Mark, ...]:
