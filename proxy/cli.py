@@ -86,7 +86,7 @@ def serve(
 ) -> None:
     """Run the proxy until SIGTERM or SIGINT. SIGHUP: read keys and evidence tables again."""
     from proxy.gateway.access import client_keys
-    from proxy.settings import SettingsError, admin_token, load
+    from proxy.settings import SettingsError, admin_token, load, traces_are_possible
 
     def read() -> Settings:
         settings = load(
@@ -123,6 +123,7 @@ def serve(
         _stop(f"the tag keys cannot be kept ({failed.strerror or type(failed).__name__})", _FAILED)
     try:
         token = admin_token(settings)
+        traces_are_possible(settings)
     except SettingsError as refused:
         _stop(str(refused), _REFUSED)
     _keep_large_buffers_on_the_heap()
@@ -354,8 +355,10 @@ def _keep_large_buffers_on_the_heap() -> None:
     that costs more than all the work on them."""
     if sys.platform != "linux":
         return
-    m_trim_threshold, m_mmap_threshold = -1, -3
+    m_trim_threshold, m_mmap_threshold, m_arena_max = -1, -3, -8
     with contextlib.suppress(OSError, AttributeError):  # another C library
         libc = ctypes.CDLL(None)
         libc.mallopt(m_mmap_threshold, 1 << 26)
         libc.mallopt(m_trim_threshold, 1 << 27)
+        # LanceDB's many threads would each keep a heap of their own, full of holes: a third of what is resident.
+        libc.mallopt(m_arena_max, 1)

@@ -107,7 +107,7 @@ class Policy:
 
     def counts(self) -> dict[str, int]:
         """What happened since the start: answers that owed a declaration, violations by kind, requests that asked and
-        their tokens, answers held and given."""
+        their tokens, answers held and given; apart from these, the rounds of our own cite tool and their tokens."""
         with self._lock:
             return {f"policy_{name.replace('-', '_')}": count for name, count in sorted(self._counts.items())}
 

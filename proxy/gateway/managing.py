@@ -29,6 +29,8 @@ log = logging.getLogger("evidence_proxy.managing")
 #: How providers say that they take no tools (some as a fault of theirs), or not this one.
 _REFUSES_TOOLS = frozenset({400, 404, 415, 422, 500, 501})
 _MOST_OF_AN_ERROR = 1 << 20
+#: From this size on a body's evidence is read in a thread, so that open streams never wait for it.
+_LARGE = 256 * 1024
 _ALIVE = b": \n\n"
 
 
@@ -60,9 +62,9 @@ class Managed:
 
     `offered` is what goes up, with our tool; `tool` is what it is called there. `citable` says what can be cited (asked
     when it is first needed), `write_down` keeps what was noted with the calls that the client gets, `refused` hears
-    that the provider took the request only without our tool, and `went_on` what the client knows a reply by, what the
-    provider calls it, and our answers to the calls of ours that stand open in it. A stream is silent for `alive`
-    seconds at the most.
+    that the provider took the request only without our tool, `counted` how many rounds a reply took and what tokens
+    they used that it does not count. `went_on` hears what the client knows a reply by, what the provider calls it, and
+    our answers to the calls of ours that stand open in it. A stream is silent for `alive` seconds at the most.
     """
 
     request: Request
@@ -71,6 +73,7 @@ class Managed:
     citable: Callable[[], Citable]
     write_down: Callable[[Sequence[Noted], Sequence[Call]], None]
     refused: Callable[[], None]
+    counted: Callable[[int, int], None]
     went_on: Callable[[str, str, Sequence[bytes]], None]
     bounds: Bounds
     ending: Ending | None
@@ -93,6 +96,7 @@ class Managing:
         self._course = course
         self._api = managed.request.api
         self._citable: Citable | None = None
+        self._reading: asyncio.Future[Citable] | None = None
         self._own: list[Noted] = []
         self._taken = False  # whether this round's calls of ours were answered already
         self._answers: list[bytes] = []
@@ -106,6 +110,18 @@ class Managing:
 
     async def steer(self, provider: Provider) -> AsyncGenerator[Piece, None]:
         """What the client gets: the provider's reply, without our tool's calls."""
+        if len(self._managed.offered) >= _LARGE:
+            # Reading what can be cited takes long here, and the provider takes longer.
+            self._reading = asyncio.ensure_future(asyncio.to_thread(self._managed.citable))
+            self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen where it is used
+        try:
+            async for piece in self._steer(provider):
+                yield piece
+        finally:
+            if self._course.rounds:
+                self._managed.counted(self._course.rounds, self._course.round_tokens)
+
+    async def _steer(self, provider: Provider) -> AsyncGenerator[Piece, None]:
         reply = await provider.ask(self._managed.offered)
         if reply.head.status in _REFUSES_TOOLS:
             reply.close()
@@ -223,7 +239,8 @@ class Managing:
         """Note what a cite call cites; gives what our tool answers."""
         try:
             if self._citable is None:
-                self._citable = self._managed.citable()
+                done = self._reading is not None and self._reading.done()
+                self._citable = self._reading.result() if self._reading and done else self._managed.citable()
             answer = cite_answers.answer(self._citable, arguments, self._managed.tool)
         except Exception:
             log.exception("a citation could not be read; the answer goes out without it")

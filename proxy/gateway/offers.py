@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -59,12 +59,15 @@ class Offering:
 class Offers:
     """Decides which requests offer our tool; one per process."""
 
-    def __init__(self, notebook: Notebook, habits: Habits, bounds: Bounds, alive: float) -> None:
-        """A stream is silent for `alive` seconds at the most."""
+    def __init__(
+        self, notebook: Notebook, habits: Habits, bounds: Bounds, alive: float, count: Callable[[str, int], None]
+    ) -> None:
+        """A stream is silent for `alive` seconds at the most; `count` adds to what is counted under a name."""
         self._notebook = notebook
         self._habits = habits
         self._bounds = bounds
         self._alive = alive
+        self._count = count
         self._refused: Recent[_Refuser, float] = Recent(_MOST_REFUSALS)
         self._went_on: Recent[tuple[bytes, str], _WentOn] = Recent(_MOST_REPLIES)
 
@@ -98,6 +101,7 @@ class Offers:
             ),
             write_down=lambda made, calls: self._notebook.keep(asked.tenant, asked.transcript, made, calls),
             refused=lambda: self._remember(refuser),
+            counted=self._counted,
             went_on=lambda shown_as, identity, answers: self._went_on.put(
                 (asked.tenant, shown_as), _WentOn(identity, tuple(answers))
             ),
@@ -119,6 +123,10 @@ class Offers:
             changes.append(added.at_the_start(cut, known.answers))
         return splice(body, changes)
 
+    def _counted(self, rounds: int, tokens: int) -> None:
+        self._count("managed_rounds", rounds)
+        self._count("managed_tokens", tokens)
+
     def _refuses(self, refuser: _Refuser) -> bool:
         until = self._refused.get(refuser)
         return until is not None and time.monotonic() < until
@@ -126,4 +134,5 @@ class Offers:
     def _remember(self, refuser: _Refuser) -> None:
         if self._refused.get(refuser) is None:
             log.warning("a provider took a request only without the proxy's cite tool; it is not offered for an hour")
+        self._count("managed_refused", 1)
         self._refused.put(refuser, time.monotonic() + _REFUSES_FOR)
