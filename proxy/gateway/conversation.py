@@ -30,7 +30,7 @@ from proxy.gateway.keeping import Conversation, Keeping, Registered, Settled
 from proxy.gateway.managing import Managing
 from proxy.gateway.notebook import Notebook
 from proxy.gateway.offers import Offering, Offers
-from proxy.gateway.recent import Recent
+from proxy.gateway.recent import Recent, RecentBytes
 from proxy.gateway.seen import Done, Seen, SeenRequests
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
@@ -64,6 +64,9 @@ _MOST_CANDIDATES = 256
 #: The first record makes the store be opened, which takes as long as an import.
 _SHARED_SECONDS = 5.0
 _MOST_GIVEN = 20_000
+_MOST_GIVEN_BYTES = 64 * 1024 * 1024
+#: How much larger a record is in memory than its bytes, measured.
+_DECODED = 9
 _MOST_RECORDS = 5_000
 #: How many of one conversation's questions are looked at where its history was trimmed, newest first.
 _MOST_OF_ONE = 256
@@ -179,9 +182,13 @@ class Conversations:
         self._policy = Policy(settings.policy, self._habits, held)
         self._store = store
         self._shared = settings.server.workers > 1
-        self._given: Recent[bytes, Boundary] = Recent(_MOST_GIVEN)
+        self._given: Recent[bytes, Boundary] = RecentBytes(
+            _MOST_GIVEN, _MOST_GIVEN_BYTES, lambda given: given.record, _weight
+        )
         self._unsettled: Recent[bytes, bool] = Recent(_MOST_GIVEN)
-        self._records: Recent[bytes, Record] = Recent(_MOST_RECORDS)
+        self._records: Recent[bytes, Record] = RecentBytes(
+            _MOST_RECORDS, settings.store.records_cache_bytes, lambda record: record, _weight
+        )
         self._decodes: Recent[bytes, bool] = Recent(_MOST_PICTURES)
         self._histories = Histories()
         self._seen = SeenRequests()
@@ -258,7 +265,8 @@ class Conversations:
         if any(table.cites_managed for table in read.tables):
             return await self._holding(exchange, read, found, tenant, large, offering)
         # Most replies are simply passed on; to find that out must not hold them up.
-        exchange.deciding = lambda: self._holding(exchange, read, found, tenant, large, offering)
+        if not settling.surely_declared(shown, found.record, found.reply + 1, read.tables, self._habits):
+            exchange.deciding = lambda: self._holding(exchange, read, found, tenant, large, offering)
         return None
 
     async def _holding(
@@ -902,3 +910,8 @@ def _refusal(outcome: Outcome, member: str) -> Refusal:
     )
     error = {"error": {"message": message, "type": "invalid_request_error", "param": member, "code": reason}}
     return Refusal(422, json.dumps(error).encode(), (("Content-Type", "application/json"), ("x-should-retry", "false")))
+
+
+def _weight(record: object) -> int:
+    """About how many bytes a record takes in memory."""
+    return _DECODED * len(records.encode(record)) if isinstance(record, Record) else 0

@@ -64,7 +64,7 @@ class RecordStore:
         self._read_timeout = read_timeout
         self._retention_us = None if retention is None else retention // timedelta(microseconds=1)
         self._close_grace = close_grace
-        self._pace = pace or Pace()
+        self._pace = pace or Pace.of(self._place)
         self._counts = Counts()
         self._health = Health()
         self._finding, self._querying, self._writing = Durations(), Durations(), Durations()
@@ -437,8 +437,18 @@ class _Disk:
     ) -> None:
         self.thread = StoreThread()
         self.door = Door(place, self.thread, health)
-        self.upkeep = Upkeep(self.door, self.thread, cache, counts, health, pace, retention_us)
-        self.writer = Writer(self.door, self.thread, unwritten, cache, counts, health, writing, self.upkeep.committed)
+        self.upkeep = Upkeep(place, self.door, self.thread, cache, counts, health, pace, retention_us)
+        self.writer = Writer(
+            self.door,
+            self.thread,
+            unwritten,
+            cache,
+            counts,
+            health,
+            writing,
+            self.upkeep.committed,
+            pace.group_from_pieces,
+        )
         self.upkeep.writer = self.writer
         self._tasks = [asyncio.create_task(self.writer.run()), asyncio.create_task(self.upkeep.run())]
 

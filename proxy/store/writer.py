@@ -23,7 +23,6 @@ _BYTES = 8 << 20
 _LINGER = 0.05
 # Every commit adds a piece that reads look at until the next tidying; with many of them, group more.
 _LONG_LINGER = 0.25
-_MANY_PIECES = 64
 
 
 class Writer:
@@ -39,6 +38,7 @@ class Writer:
         health: Health,
         writing: Durations,
         committed: Callable[[], None],
+        many_pieces: int,
     ) -> None:
         self._door = door
         self._thread = thread
@@ -48,6 +48,7 @@ class Writer:
         self._health = health
         self._writing = writing
         self._committed = committed
+        self._many_pieces = many_pieces
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
         self._flushing: list[asyncio.Future[StoreError | None]] = []
@@ -82,7 +83,7 @@ class Writer:
                 if failures:
                     await self._unless_urgent(backoff(failures))
                 elif len(self._unwritten) < _ROWS:
-                    await self._unless_urgent(_LINGER if self.pieces < _MANY_PIECES else _LONG_LINGER)
+                    await self._unless_urgent(_LINGER if self.pieces < self._many_pieces else _LONG_LINGER)
                 fault = await self._write()
                 failures = failures + 1 if fault else 0
                 self._attempted(fault)
