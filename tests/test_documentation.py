@@ -220,7 +220,8 @@ async def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         url = f"{proxy.url}/v1/chat/completions"
         async with client.post(url, data=request, headers=lines) as reply:
             assert reply.status == 200, await reply.text()
-    while not (folder / "share" / "evidence-proxy" / "records.lance").exists():
+    # Another process writes it.
+    while not (folder / "share" / "evidence-proxy" / "records.lance").exists():  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     yield Desk(folder, proxy, provider)
     await proxy.stop()
