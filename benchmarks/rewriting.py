@@ -2,10 +2,10 @@
 
     python -m benchmarks.rewriting
 
-`next` is a request whose conversation this process saw before, `opens` the first one of a question (its capsule is new),
-`first sight` one of a conversation that this process never saw. The captured conversation of forty questions is played,
-where the captures stand beside this repository, and conversations of our own. Processor time, both timed in turns,
-medians. Ends with an error where a ratio misses its bound.
+`next` is a request whose conversation this process saw before, `opens` the first one of a question (its capsule is
+new), `first sight` one of a conversation that this process never saw. What is played is the captured conversation of
+forty questions, where the captures stand beside this repository, and conversations of our own. Processor time, both
+timed in turns, medians. Ends with an error where a ratio misses its bound.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable
 
 import orjson
 
@@ -33,8 +32,6 @@ TENANT = "a credential"
 RUNS = 25
 #: Bounds by what is asked: seen before, at first sight of text, and of pictures.
 SEEN, TEXT, PICTURES = 0.4, 2.5, 3.0
-
-Ask = Callable[[], Awaitable[Conversations]]
 
 
 class Played:
@@ -120,7 +117,8 @@ async def measure(played: Played) -> list[str]:
         times = [pair for _ in range(1 if again else RUNS) for pair in await played.timed(before, body, again)]
         rewrite, loads = (statistics.median(pair[at] for pair in times) for at in (0, 1))
         ratio = statistics.median(a / b for a, b in times)
-        print(f"{played.name:32}{len(body):>11,}  {way:12}{rewrite * 1e3:>9.3f}{loads * 1e3:>9.3f}{ratio:>8.2f}{bound:>7.2f}", flush=True)  # fmt: skip
+        line = f"{played.name:32}{len(body):>11,}  {way:12}{rewrite * 1e3:>9.3f}{loads * 1e3:>9.3f}"
+        print(f"{line}{ratio:>8.2f}{bound:>7.2f}", flush=True)
         if ratio > bound:
             missed.append(f"{played.name}, {way}: {ratio:.2f} times orjson.loads, the bound is {bound:.2f}")
     return missed

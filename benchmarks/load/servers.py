@@ -104,7 +104,7 @@ class Server:
     def sockets(self) -> int:
         """How many sockets it has open."""
         with contextlib.suppress(OSError):
-            names = [os.readlink(one) for one in Path(f"/proc/{self.process.pid}/fd").iterdir()]
+            names = [str(one.readlink()) for one in Path(f"/proc/{self.process.pid}/fd").iterdir()]
             return sum(name.startswith("socket:") for name in names)
         return 0
 
