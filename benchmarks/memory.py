@@ -26,10 +26,10 @@ _BARE = """
 import asyncio, hashlib, sys, tempfile
 sys.path.insert(0, ".")
 import proxy.gateway.app, proxy.gateway.conversation, proxy.gateway.returns, proxy.visibility.watching
-from proxy.cli import _keep_large_buffers_on_the_heap
+from proxy.heap import keep_large_buffers
 from proxy.settings import Settings
 from proxy.store import StoredRecord, open_store
-_keep_large_buffers_on_the_heap()
+keep_large_buffers()
 
 async def main():
     with tempfile.TemporaryDirectory() as directory:

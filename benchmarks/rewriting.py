@@ -2,10 +2,10 @@
 
     python -m benchmarks.rewriting
 
-`next` is a request whose conversation this process saw before, `opens` the first one of a question (its capsule is
-new), `first sight` one of a conversation that this process never saw. What is played is the captured conversation of
-forty questions, where the captures stand beside this repository, and conversations of our own. Processor time, both
-timed in turns, medians. Ends with an error where a ratio misses its bound.
+`next` is a request whose conversation this process saw before, `opens` a question's first one (its capsule is new),
+`first sight` one of a conversation that this process never saw. The captured conversation of forty questions is played,
+where the captures stand beside this repository, and conversations of our own. Processor time, both timed in turns,
+medians. Ends with an error where a ratio misses its bound.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Awaitable, Callable
 
 import orjson
 
 from benchmarks import sizes
 from benchmarks.load import bodies
-from proxy.cli import _keep_large_buffers_on_the_heap
 from proxy.gateway.conversation import Asked, Conversations
+from proxy.heap import keep_large_buffers
 from proxy.settings import Settings
 from proxy.store import open_store
 from tests import captures
@@ -32,6 +33,8 @@ TENANT = "a credential"
 RUNS = 25
 #: Bounds by what is asked: seen before, at first sight of text, and of pictures.
 SEEN, TEXT, PICTURES = 0.4, 2.5, 3.0
+
+Ask = Callable[[], Awaitable[Conversations]]
 
 
 class Played:
@@ -117,15 +120,15 @@ async def measure(played: Played) -> list[str]:
         times = [pair for _ in range(1 if again else RUNS) for pair in await played.timed(before, body, again)]
         rewrite, loads = (statistics.median(pair[at] for pair in times) for at in (0, 1))
         ratio = statistics.median(a / b for a, b in times)
-        line = f"{played.name:32}{len(body):>11,}  {way:12}{rewrite * 1e3:>9.3f}{loads * 1e3:>9.3f}"
-        print(f"{line}{ratio:>8.2f}{bound:>7.2f}", flush=True)
+        times_told = f"{rewrite * 1e3:>9.3f}{loads * 1e3:>9.3f}{ratio:>8.2f}{bound:>7.2f}"
+        print(f"{played.name:32}{len(body):>11,}  {way:12}{times_told}", flush=True)
         if ratio > bound:
             missed.append(f"{played.name}, {way}: {ratio:.2f} times orjson.loads, the bound is {bound:.2f}")
     return missed
 
 
 async def main() -> int:
-    _keep_large_buffers_on_the_heap()
+    keep_large_buffers()
     print(f"{'':32}{'bytes':>11}  {'':12}{'ms':>9}{'loads':>9}{'times':>8}{'bound':>7}")
     missed = []
     if captures.HERE:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.compaction.account import Account, Asking, account, asking
 from proxy.gateway.conversation import Asked, Conversations, Exchange
-from proxy.gateway.keeping import Registered
+from proxy.gateway.keeping import Keeping, Registered
 from proxy.gateway.watched import Conversed
 from proxy.ledger import records, transcript
 from proxy.ledger.questions import Habits, openings
@@ -87,13 +87,14 @@ class Rehearsal:
         store: RecordStore | None = None,
         credentials: Sequence[str] = (),
         registered: Registered | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         """Without a `store`, every answered question is assumed to have been recorded. With one, `credentials` are
         those that the requests may have come with: the first under which a record fits counts."""
         self.keys = keys
         self._assumes = store is None
         kept: Any = Assumed() if store is None else ReadOnly(store)  # as much of a store as is asked for
-        self._conversations = Conversations(settings, kept, keys, registered)
+        self._conversations = Conversations(settings, kept, keys, registered, keeping=keeping)
         self._credentials = [_SOMEBODY] if store is None else list(credentials)
         self._habits = Habits(
             output_tools=frozenset(settings.policy.output_tools),

@@ -435,6 +435,11 @@ class Gateway:
         """Scheme, host and port of the provider, to show."""
         return Destination.of(self._settings.upstream.base_url).origin
 
+    @property
+    def capacity(self) -> Capacity:
+        """What its requests hold together."""
+        return self._capacity
+
     async def start(self, listeners: Sequence[socket.socket] = ()) -> str:
         """Listen at these sockets, or where the settings say; returns the address. Raises `OSError` if it cannot be
         had, and if the provider's certificates cannot be checked as the settings say."""

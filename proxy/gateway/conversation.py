@@ -339,7 +339,8 @@ class Conversations:
             decision = await _run(large, lambda: self._decide(asked, read, tenant, further))
         assert decision is not None  # further than all nobody looks
         record = decision.boundary.record
-        if conversation is not None and record is not None and not self._is_known(read, record):
+        gives = record is not None and decision.boundary.untouched is None
+        if conversation is not None and record is not None and gives and not self._is_known(read, record):
             with asked.stays.room("store"):
                 held = await self._held(conversation, record)
             if held:
@@ -534,6 +535,8 @@ class Conversations:
                 )
         if found.reply < looked.down_to:
             return None
+        if isinstance(held, Reason):
+            found = replace(found, untouched=held.value)  # for all of the question: its prefix must not change
         same_question = {
             index
             for index, step in enumerate(asked_of.replies if asked.question_id is not None else ())
@@ -545,13 +548,13 @@ class Conversations:
         done: Done | None = None
         if read.untouched is not None:
             outcome = Untouched(read.untouched)
-        elif isinstance(held, Reason):
-            outcome = Untouched(held)
+        elif found.untouched is not None:
+            outcome = Untouched(Reason(found.untouched))
         elif found.record is None:
             outcome = Untouched((looked.trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
         else:
             with asked.stays.room("compaction"):
-                done = self._rewritten(read, found, found.record, held)
+                done = self._rewritten(read, found, found.record, held if isinstance(held, Aside) else NOTHING)
             outcome = self._compact(asked, found.record, done.rewrite)
         refuse = False
         if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:

@@ -224,8 +224,8 @@ class Resolver:
                 return Resolved(option, tuple(found), beside=True)
             if option in self._cited_before:
                 # An output that was called for in the same reply may be what was meant, too.
-                outputs = tuple(self._own.outputs(bare))
-                return Resolved(option, outputs, beside=bool(outputs))
+                beside = tuple(self._own.outputs(bare))
+                return Resolved(option, beside, beside=bool(beside))
         outputs = self._own.outputs(bare) or self._question.outputs(bare)
         if outputs and seen(outputs):
             return Resolved(bare, tuple(outputs))
