@@ -92,21 +92,10 @@ async def compare(quick: bool) -> int:
             rate = {name: statistics.median(m.per_second) for name, m in found.items()}
             cpu = {name: statistics.median(m.cpu) * 1e6 for name, m in found.items()}
             ratio = rate["ours"] / rate["aiohttp"]
-<<<<<<< HEAD
             figures = "".join(f"{rate[name]:>10,.0f}" for name in ("ours", "aiohttp", "nginx"))
             per = f"{cpu['ours']:>7.0f}{cpu['aiohttp']:>9.0f}{cpu['nginx']:>8.0f}{cpu['aiohttp'] / cpu['ours']:>14.2f}"
             print(f"{kind.name:8}{len(kind.asks):>10,}{figures}{ratio:>12.2f}{bound:>8.2f}"
                   f"{rate['ours'] / rate['nginx']:>10.2f}           {per}", flush=True)  # fmt: skip
-=======
-            per_second = (
-                f"{rate['ours']:>10,.0f}{rate['aiohttp']:>10,.0f}{rate['nginx']:>10,.0f}{ratio:>12.2f}{bound:>8.2f}"
-            )
-            processor = (
-                f"{cpu['ours']:>7.0f}{cpu['aiohttp']:>9.0f}{cpu['nginx']:>8.0f}{cpu['aiohttp'] / cpu['ours']:>14.2f}"
-            )
-            beside = f"{rate['ours'] / rate['nginx']:>10.2f}           "
-            print(f"{kind.name:8}{len(kind.asks):>10,}{per_second}{beside}{processor}", flush=True)
->>>>>>> main
             if ratio < bound:
                 missed.append(f"{kind.name}: {ratio:.2f} of aiohttp's requests/s, the bound is {bound:.2f}")
 
@@ -131,13 +120,8 @@ async def compare(quick: bool) -> int:
                         await added(server, kind, numbers, settled and server.name == "ours", into)
             middle = {name: statistics.median(m.middle) * 1000 for name, m in found.items()}
             own, theirs = middle["ours"] - middle["provider"], middle["aiohttp"] - middle["provider"]
-<<<<<<< HEAD
             figures = f"{own:>10.3f}{theirs:>10.3f}{own / theirs:>8.2f}{bound:>8.2f}"
             print(f"{kind.name:34}{len(kind.asks):>10,}{figures}", flush=True)
-=======
-            times = f"{own:>10.3f}{theirs:>10.3f}{own / theirs:>8.2f}{bound:>8.2f}"
-            print(f"{kind.name:34}{len(kind.asks):>10,}{times}", flush=True)
->>>>>>> main
             if own > theirs * bound:
                 missed.append(f"{kind.name}: {own / theirs:.2f} times aiohttp's added time, the bound is {bound:.2f}")
     print("\n".join(["", *missed]) if missed else "\nEvery bound holds.")

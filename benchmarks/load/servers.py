@@ -104,13 +104,8 @@ class Server:
     def sockets(self) -> int:
         """How many sockets it has open."""
         with contextlib.suppress(OSError):
-<<<<<<< HEAD
             names = [str(one.readlink()) for one in Path(f"/proc/{self.process.pid}/fd").iterdir()]
             return sum(name.startswith("socket:") for name in names)
-=======
-            names = [one.readlink() for one in Path(f"/proc/{self.process.pid}/fd").iterdir()]
-            return sum(str(name).startswith("socket:") for name in names)
->>>>>>> main
         return 0
 
     def stop(self) -> None:
