@@ -440,11 +440,6 @@ class Gateway:
         """Scheme, host and port of the provider, to show."""
         return Destination.of(self._settings.upstream.base_url).origin
 
-    @property
-    def capacity(self) -> Capacity:
-        """What its requests hold together."""
-        return self._capacity
-
     async def start(self, listeners: Sequence[socket.socket] = ()) -> str:
         """Listen at these sockets, or where the settings say; returns the address. Raises `OSError` if it cannot be
         had, and if the provider's certificates cannot be checked as the settings say."""
@@ -648,7 +643,8 @@ class Gateway:
             return await self._send(facts, lines, body, len(body)), None
         sending = asyncio.ensure_future(self._send(facts, lines, body, len(body)))
         try:
-            await asyncio.sleep(0)  # the request goes first
+            for _ in range(3):
+                await asyncio.sleep(0)  # the request goes first: it is written a turn or two of the loop later
             steering = await self._decided(facts, exchange.deciding)
             return await sending, steering
         except BaseException:
