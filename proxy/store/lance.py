@@ -204,7 +204,9 @@ class Lance:
             return await self._rows.count_rows()
 
     async def fragments(self) -> int:
-        """In how many pieces the table lies; every read looks at each that is not yet indexed."""
+        """In how many pieces the table lies; every read looks at each that is not yet indexed. 0 where it is tended."""
+        if self._place.is_tended:
+            return 0
         with _told(self._place, "examined"):
             # Typed as an object, but a dictionary comes.
             stats = dict(await self._rows.stats())  # type: ignore[call-overload]
@@ -219,8 +221,10 @@ class Lance:
         from lancedb.index import BTree
 
         with _told(self._place, "tidied"):
-            done = await self._rows.optimize(cleanup_older_than=keep)
-            replaced = done.compaction.fragments_removed > 0
+            replaced = False
+            if not self._place.is_tended:
+                done = await self._rows.optimize(cleanup_older_than=keep)
+                replaced = done.compaction.fragments_removed > 0
             if await self._rows.count_rows() >= index_from_rows:
                 indexed = {column for index in await self._rows.list_indices() for column in index.columns}
                 for column in ("key", "conversation"):

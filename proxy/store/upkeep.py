@@ -63,6 +63,7 @@ class Upkeep:
 
     def __init__(
         self,
+        place: Place,
         door: Door,
         thread: StoreThread,
         cache: RecordCache,
@@ -71,6 +72,7 @@ class Upkeep:
         pace: Pace,
         retention_us: int | None,
     ) -> None:
+        self._place = place
         self._door = door
         self._thread = thread
         self._cache = cache
@@ -170,7 +172,8 @@ class Upkeep:
     async def _tidy(self, lance: Lance) -> None:
         assert self.writer is not None
         began, pieces = time.monotonic(), self.writer.pieces
-        if not self._dead_versions and await self._thread.run(lance.fragments()) < self._pace.tidy_from_pieces:
+        few = await self._thread.run(lance.fragments()) < self._pace.tidy_from_pieces
+        if few and not self._dead_versions and not self._place.is_tended:
             self.writer.pieces, self._tidied = 0, began
             return
         keep = timedelta(seconds=self._pace.keep_versions)
