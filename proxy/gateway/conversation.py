@@ -265,7 +265,8 @@ class Conversations:
         if any(table.cites_managed for table in read.tables):
             return await self._holding(exchange, read, found, tenant, large, offering)
         # Most replies are simply passed on; to find that out must not hold them up.
-        exchange.deciding = lambda: self._holding(exchange, read, found, tenant, large, offering)
+        if not settling.surely_declared(shown, found.record, found.reply + 1, read.tables, self._habits):
+            exchange.deciding = lambda: self._holding(exchange, read, found, tenant, large, offering)
         return None
 
     async def _holding(

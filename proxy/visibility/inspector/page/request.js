@@ -43,7 +43,7 @@ export class Request {
     const would = row.outcome === "observed";
     const heading = row.outcome === "compacted" || would
       ? `${bytes(row.before)} came, ${bytes(row.after)} ${would ? "would have gone" : "went"} (${change(row.before, row.after)})`
-      : `${bytes(row.before)}, untouched`;
+      : `${bytes(row.before)}, untouched${this.told.beside ? " but for what was added beside its messages" : ""}`;
     this.facts = this.drawFacts();
     this.main.replaceChildren(
       row.conversation ? back(`#/c/${row.conversation}`, `Conversation ${row.title ?? row.conversation}`) : back(),
@@ -96,7 +96,7 @@ export class Request {
     });
     close();
     this.later();
-    const beside = this.told.beside ? el("p", { class: "card-body soft" }, `${number(this.told.beside)} bytes were added outside of the messages.`) : null;
+    const beside = this.told.beside ? el("p", { class: "card-body soft" }, `${number(this.told.beside)} bytes were added beside the messages: the cite tool that managed citing offers.`) : null;
     return el("section", { class: "card", "aria-label": "Message by message" },
       el("div", { class: "side-heads" },
         el("p", null, "As it came", el("span", { class: "soft" }, bytes(this.told.row.before))),
