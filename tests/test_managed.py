@@ -16,7 +16,9 @@ from proxy.ledger import notes, records
 from proxy.ledger.records import Record
 from proxy.policy.cite_tool import NAME
 from proxy.store import StoredRecord
+from proxy.tagging import Result, tag
 from tests.conftest import StartHere
+from tests.house.keys import KEYS
 from tests.house.provider import Provider, Reply, completion, json_reply
 from tests.house.toolless import Agent, Got, Says, went_up
 
@@ -664,3 +666,63 @@ async def test_a_call_of_ours_that_stands_open_in_a_kept_reply_is_answered_there
     await agent.asks()
     outputs = provider.requests[-1].json()["input"]
     assert [one["call_id"] for one in outputs] == ["own", "s1"] and outputs[1]["output"] == FOUND["s1"]
+
+
+# Evidence of every format, and either layout.
+
+
+def haiku(*found: tuple[str, str]) -> str:
+    """What haiku.rag's search returns."""
+    return "\n\n---\n\n".join(
+        f"[{chunk_id}] [rank {rank} of {len(found)}]\nType: text\nContent:\n{text}"
+        for rank, (chunk_id, text) in enumerate(found, 1)
+    )
+
+
+def tagged(*found: tuple[str, str]) -> str:
+    return tag([Result(chunk_id, text) for chunk_id, text in found], KEYS).text
+
+
+@pytest.mark.parametrize("layout", ["single", "append"])
+@pytest.mark.parametrize(
+    "table, written",
+    [
+        ({"format": "haiku"}, haiku),
+        ({"format": "tagged", "tools": []}, tagged),
+        ({}, lambda *found: "\n".join(f"[{chunk_id}] {text}" for chunk_id, text in found)),
+    ],
+    ids=["haiku", "tagged", "auto"],
+)
+async def test_evidence_of_every_format_is_cited_so(
+    start: StartAgent, provider: Provider, watched: Watched, table: Any, written: Callable[..., str], layout: str
+) -> None:
+    agent = await start(table=table, compaction={"layout": layout})
+    ids = [f"{n}0000000-0000-4000-8000-0123456789ab" for n in range(1, 5)]
+    found = {
+        "s1": written((ids[0], "alpha one"), (ids[1], "alpha two")),
+        "s2": written((ids[2], "b"), (ids[3], "beta")),
+    }
+    await agent.question("a?", found, Says(None, [search("s1")]), Says(None, [cite(ids[1])]), Says("Alpha."))
+    await agent.question("b?", found, Says(None, [search("s2")]), Says(None, [cite(ids[3])]), Says("Beta."))
+    await agent.question("c?", found, Says("So."))
+    assert [record.declaration for record in watched.records[:2]] == ["grounded", "grounded"]
+    shown = json.dumps(went_up(provider.requests[-1])["messages"])
+    assert "alpha two" in shown and "beta" in shown and "alpha one" not in shown
+
+
+@pytest.mark.parametrize("layout", ["single", "append"])
+async def test_promise_8_results_without_ids_stay_whole_in_either_layout(
+    start: StartAgent, provider: Provider, watched: Watched, layout: str
+) -> None:
+    agent = await start(compaction={"layout": layout})
+    found = {call_id: f"Words about {call_id}." for call_id in ("s1", "s2", "s3")}
+    await agent.question(
+        "a?", found, Says(None, [search("s1"), search("s2")]), Says(None, [cite("search 2")]), Says("A.")
+    )
+    await agent.question(
+        "b?", found, Says(None, [search("s3")]), Says(None, [cite("search 3", "search 2")]), Says("B.")
+    )
+    await agent.question("c?", found, Says("C."))
+    shown = json.dumps(went_up(provider.requests[-1])["messages"])
+    assert [shown.count(text) for text in ("Words about s1.", "Words about s2.", "Words about s3.")] == [0, 1, 1]
+    assert watched.records[1].declaration == "grounded"

@@ -246,7 +246,8 @@ class Conversations:
         if answer is not None:
             course.asked, course.violation, course.extra_tokens = True, Violation.UNRESOLVED, answer.extra_tokens
             return Giving(answer)
-        offering = Offering(shown, read.tables_of_returns, read.tables, found, exchange.body, tenant)
+        conversation = Conversation.of(tenant, exchange.conversation_id, shown).digest
+        offering = Offering(shown, read.tables_of_returns, read.tables, found, exchange.body, tenant, conversation)
         course.noted += await self._offers.find_noted(offering)
         if self._policy.mode != "enforce" or not read.recordable:
             return self._managing(exchange, offering, None)
@@ -759,6 +760,11 @@ class Exchange:
         self._tenant = tenant
         self._settled: list[StoredRecord] = []
         self._reader = self._reply_reader()
+
+    @property
+    def conversation_id(self) -> str | None:
+        """What the host calls the conversation."""
+        return self._asked.conversation_id
 
     def goes_up_as(self, offered: bytes) -> None:
         """What goes up has one tool more than `body`."""

@@ -46,7 +46,8 @@ class _WentOn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """A request that may offer our tool: how it was read, what goes up without the tool, and whose it is."""
+    """A request that may offer our tool: how it was read, what goes up without the tool, and whose it is: the digests
+    of tenant and conversation."""
 
     transcript: Transcript
     evidence: Mapping[int, Table]
@@ -54,6 +55,7 @@ class Offering:
     found: Boundary
     body: bytes
     tenant: bytes
+    conversation: bytes | None
 
 
 class Offers:
@@ -99,7 +101,9 @@ class Offers:
             citable=lambda: settling.citable(
                 asked.transcript, asked.found.record, from_reply, asked.tables, self._habits
             ),
-            write_down=lambda made, calls: self._notebook.keep(asked.tenant, asked.transcript, made, calls),
+            write_down=lambda made, calls: self._notebook.keep(
+                asked.tenant, asked.conversation, asked.transcript, made, calls
+            ),
             refused=lambda: self._remember(refuser),
             counted=self._counted,
             went_on=lambda shown_as, identity, answers: self._went_on.put(
