@@ -18,6 +18,7 @@ from proxy.policy.cite_tool import NAME
 from proxy.store import StoredRecord
 from proxy.tagging import Result, tag
 from tests.conftest import StartHere
+from tests.house.client import Torn
 from tests.house.keys import KEYS
 from tests.house.provider import Provider, Reply, completion, json_reply
 from tests.house.toolless import Agent, Got, Says, went_up
@@ -362,6 +363,37 @@ async def test_where_even_that_fails_the_client_gets_the_providers_own_error(
     assert got.seen.status == (200 if streamed else 429)
 
 
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("first", [True, False], ids=["first", "further"])
+async def test_a_stream_that_breaks_off_after_text_of_it_was_sent_breaks_off_for_the_client(
+    start: StartAgent, watched: Watched, api: str, first: bool
+) -> None:
+    agent = await start(api, True)
+    cut = Says("A long answer that never comes to its end, however long one waits.", breaks=True)
+    agent.script(Says(None, [search()]), *([] if first else [Says(None, [cite("c1")])]), cut)
+    agent.says("a?")
+    await agent.asks()
+    agent.returns({"s1": FOUND["s1"]})
+    with pytest.raises(Torn):
+        await agent.asks()
+    assert watched.records == []
+
+
+@pytest.mark.parametrize("api, streamed", EVERY, ids=NAMES)
+async def test_a_reply_that_ends_by_length_is_the_clients_without_our_calls(
+    start: StartAgent, provider: Provider, api: str, streamed: bool
+) -> None:
+    agent = await start(api, streamed)
+    agent.script(Says(None, [search()]), Says("Alpha is", [cite("c1")], ends="length"))
+    agent.says("a?")
+    await agent.asks()
+    agent.returns({"s1": FOUND["s1"]})
+    got = await agent.asks()
+    assert (got.text, got.tools, got.finish) == ("Alpha is", [], "length")
+    assert len(provider.requests) == 2
+    no_trace(agent, got)
+
+
 @pytest.mark.parametrize("api, streamed", EVERY, ids=NAMES)
 async def test_a_provider_that_refuses_the_tool_is_asked_without_it_from_then_on(
     start: StartAgent, provider: Provider, api: str, streamed: bool
@@ -433,6 +465,7 @@ async def test_rounds_add_only_so_many_tokens(start: StartAgent, provider: Provi
         {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "function": {"name": "search"}}},
         {"tool_choice": "none"},
+        {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
         {"parallel_tool_calls": False},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {}}}},
         {"n": 1},
@@ -494,6 +527,16 @@ async def test_an_output_tools_call_ends_the_question_and_is_the_clients(
     agent.returns({"s1": FOUND["s1"]})
     got = await agent.asks()
     assert (got.tools, watched.last.declaration, watched.cited()) == (["final_result"], "grounded", ["c1"])
+
+
+async def test_a_reply_that_is_only_promised_is_left_alone(start: StartAgent, provider: Provider) -> None:
+    agent = await start("responses")
+    agent.beside = {"background": True}
+    agent.says("a?")
+    agent.script(Says("Hi."))
+    body = agent.body()
+    await agent.asks()
+    assert provider.requests[0].body == body
 
 
 async def test_a_history_on_the_providers_side_is_left_alone(start: StartAgent, provider: Provider) -> None:
