@@ -18,9 +18,10 @@ from proxy.policy.cite_tool import NAME
 from proxy.store import StoredRecord
 from proxy.tagging import Result, tag
 from tests.conftest import StartHere
-from tests.house.client import Torn
+from tests.house.client import Client, Torn, request
 from tests.house.keys import KEYS
-from tests.house.provider import Provider, Reply, completion, json_reply
+from tests.house.provider import Break, Provider, Reply, Wait, completion, events, json_reply, sse_reply
+from tests.house.responding import response, response_events
 from tests.house.toolless import Agent, Got, Says, went_up
 
 MANAGED = {"format": "auto", "tools": ["search"], "cite": "managed"}
@@ -369,13 +370,23 @@ async def test_a_stream_that_breaks_off_after_text_of_it_was_sent_breaks_off_for
     start: StartAgent, watched: Watched, api: str, first: bool
 ) -> None:
     agent = await start(api, True)
-    cut = Says("A long answer that never comes to its end, however long one waits.", breaks=True)
-    agent.script(Says(None, [search()]), *([] if first else [Says(None, [cite("c1")])]), cut)
+    agent.script(Says(None, [search()]), *([] if first else [Says(None, [cite("c1")])]))
     agent.says("a?")
     await agent.asks()
     agent.returns({"s1": FOUND["s1"]})
+    said = "A long answer that never comes to its end."
+    pieces = events(completion(said)) if api == "chat" else response_events(response(said))
+    seen = Wait()
+    agent.script(sse_reply([*pieces[:5], seen, Break()]))
+    client = await Client.connect(agent.url)
+    target = "/v1/responses" if api == "responses" else "/v1/chat/completions"
+    await client.send(request(target=target, body=agent.body(), headers=[agent.credential]))
+    head = await client.head()
+    while b"A long answe" not in head.body:
+        head.chunks.append(await client.chunk())
+    seen.go()
     with pytest.raises(Torn):
-        await agent.asks()
+        await client.rest(head)
     assert watched.records == []
 
 
