@@ -3,8 +3,8 @@
     python -m benchmarks.policy [--quick]
 
 Two proxies stand in front of one scripted provider, one with the policy off, one that enforces. Requests of a question
-that has declared what grounds it go to both in turns, and each pair is compared: the time to the first byte of the body,
-and for every chunk the time from the provider's write until the client has it. Medians of the pairs' differences; a
+that has declared what grounds it go to both in turns, and each pair is compared: the time to the body's first byte, and
+for every chunk the time from the provider's write until the client has it. Medians of the pairs' differences; a
 proxy of each kind is timed against itself, too, which says how much of it is noise. Ends with an error where the policy
 costs more than 5 % or 0.1 ms, whichever is larger. What an undeclared answer costs is printed beside it: one more
 request to the provider, and one more of the client.
@@ -156,6 +156,7 @@ class Proxy:
     process: asyncio.subprocess.Process
     port: int
     directory: Path
+    draining: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, mode: str, provider: int) -> Proxy:
@@ -172,8 +173,8 @@ class Proxy:
         while line := await process.stderr.readline():
             told = json.loads(line)
             if told.get("event") == "listening":
-                asyncio.ensure_future(_drained(process.stderr))
-                return cls(process, int(told["address"].rpartition(":")[2]), directory)
+                draining = asyncio.ensure_future(_drained(process.stderr))
+                return cls(process, int(told["address"].rpartition(":")[2]), directory, draining)
         raise RuntimeError("the proxy ended before it listened")
 
     async def stop(self) -> None:

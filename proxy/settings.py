@@ -8,6 +8,7 @@ A refusal is written for the person who typed the value: which key, what came, w
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import ipaddress
 import json
 import os
@@ -183,8 +184,8 @@ class StoreSettings(Section):
     data_dir: Annotated[Path, Field(strict=False)] | None = None
     retention_days: Annotated[int, Field(ge=1)] | None = None
     read_timeout_ms: int = Field(default=250, ge=1)
-    records_cache_bytes: int = Field(default=33_554_432, ge=0)
-    contents_cache_bytes: int = Field(default=33_554_432, ge=0)
+    records_cache_bytes: int = Field(default=16_777_216, ge=0)
+    contents_cache_bytes: int = Field(default=16_777_216, ge=0)
     queue_bytes: int = Field(default=67_108_864, ge=65_536)
     close_grace_ms: int = Field(default=20_000, ge=0)
 
@@ -288,6 +289,12 @@ class FieldNames(Section):
     pages: Names = _FIELDS.pages
 
 
+class TracesSettings(Section):
+    """Whether requests are traced. Everything else about it is said by OpenTelemetry's own variables."""
+
+    enabled: bool = False
+
+
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -382,6 +389,7 @@ class Settings(BaseSettings):
     tenant: TenantSettings = TenantSettings()
     tags: TagsSettings = TagsSettings()
     inspector: InspectorSettings = InspectorSettings()
+    traces: TracesSettings = TracesSettings()
     prices: list[PriceRow] = Field(default_factory=list)
     evidence: list[EvidenceTable] = Field(default_factory=list)
 
@@ -558,6 +566,20 @@ def admin_token(settings: Settings, environ: Mapping[str, str] | None = None) ->
             "16 printable ASCII characters without spaces (openssl rand -hex 32 makes one)"
         )
     return token
+
+
+def traces_are_possible(settings: Settings) -> None:
+    """Raises `SettingsError` where traces are wanted, and what makes them is not installed."""
+    if not settings.traces.enabled:
+        return
+    try:
+        for module in ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http"):
+            if importlib.util.find_spec(module) is None:
+                raise ModuleNotFoundError(name=module)
+    except ModuleNotFoundError:
+        raise SettingsError(
+            'traces.enabled needs OpenTelemetry: pip install "evidence-proxy[traces]", or set it to false'
+        ) from None
 
 
 def is_loopback(host: str) -> bool:

@@ -110,7 +110,7 @@ def test_outputs_hold_text_pictures_and_files() -> None:
         {"type": "input_file", "filename": "a.pdf", "file_data": "AA=="},
     ]
     (message,) = cut(output("1", parts))
-    assert message.parts[:2] == (Text("a"), Picture("data:image/png;base64,AA=="))
+    assert message.parts[:2] == (Text("a"), Picture("data:image/png;base64,AA==", "auto"))
     assert [part.value for part in message.parts[2:]] == parts[2:]  # type: ignore[union-attr]
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from proxy.compaction import wording
 from proxy.tagging import Picture, Result, tag
 from tests.conftest import StartHere, StartProcess
 from tests.house.client import ask
@@ -152,3 +156,94 @@ async def test_a_key_is_in_no_log_error_metric_or_help(start_process: StartProce
     assert any("a tag does not fit (signature)" in line["event"] for line in proxy.lines)
     shown = json.dumps(proxy.lines) + "".join(repr(seen.headers) + seen.body.decode() for seen in bodies)
     assert secret not in shown and "another key" not in shown
+
+
+def figure(colour: str) -> str:
+    """A picture that decodes, as base64."""
+    out = io.BytesIO()
+    Image.new("RGB", (4, 4), colour).save(out, "PNG")
+    return base64.b64encode(out.getvalue()).decode()
+
+
+RED, BLUE = figure("red"), figure("blue")
+SHOWN_TWICE = {
+    "results": [
+        {"id": "c1", "content": "one", "document_id": "d", "pictures": [{"data": RED, "reference": "#/1"}]},
+        {"id": "c2", "content": "two", "document_id": "d", "pictures": ["#/1", {"data": BLUE, "reference": "#/2"}]},
+    ]
+}
+
+
+def pictures_of(sent: Any) -> list[tuple[str, str]]:
+    """The pictures in what went up, each with the line before it."""
+    parts = [part for message in sent if isinstance(message["content"], list) for part in message["content"]]
+    return [
+        (label["text"], part["image_url"]["url"].partition(",")[2])
+        for label, part in pairwise(parts)
+        if part["type"] == "image_url"
+    ]
+
+
+def registered_talk(content: Any, *cited_ids: str, attached: list[Any] | None = None) -> list[dict[str, Any]]:
+    shown = [user(attached)] if attached else []
+    return [user("?"), calls(("s", "fetch", {})), returns("s", content), *shown, *cited(list(cited_ids))]
+
+
+async def test_promise_6_a_registered_picture_comes_where_the_host_attached_another(
+    start_here: StartHere, provider: Provider
+) -> None:
+    proxy = await start_here()
+    given = (await post(proxy.url, SHOWN_TWICE)).json()
+    text, (red_label, red), _ = given["content"][0], given["content"][1:3], given["content"][3:]
+    messages = registered_talk(text["text"], "c2", attached=[red_label, red])  # the host left the blue one out
+    await told(proxy.url, provider, messages)
+    evidence, sent = await told(proxy.url, provider, [*messages, says("the answer"), user("next")])
+    assert evidence.startswith("compacted; question=2; capsule=1; receipts=0;")
+    # c2 shows both; one picture went, so one comes: the one that stood on the wire.
+    assert pictures_of(sent) == [(wording.label("c2", "#/1", None), RED)]
+
+
+async def test_promise_6_a_registered_picture_takes_the_place_of_one_that_nobody_cited(
+    start_here: StartHere, provider: Provider
+) -> None:
+    proxy = await start_here()
+    other = {"results": [{"id": "x", "content": "beside", "pictures": [{"data": RED}]}]}
+    beside = (await post(proxy.url, other)).json()["content"]
+    text = (await post(proxy.url, SHOWN_TWICE)).json()["text"]
+    messages = [
+        user("?"),
+        calls(("s", "fetch", {}), ("t", "fetch", {})),
+        returns("s", text),
+        returns("t", beside),
+        *cited(["c2"]),
+    ]
+    await told(proxy.url, provider, messages)
+    _, sent = await told(proxy.url, provider, [*messages, says("the answer"), user("next")])
+    shown = pictures_of(sent)
+    assert len(shown) == 1 and shown[0][1] in (RED, BLUE) and "[c2]" in shown[0][0]
+
+
+async def test_promise_6_where_no_picture_was_none_comes(start_here: StartHere, provider: Provider) -> None:
+    proxy = await start_here()
+    text = (await post(proxy.url, SHOWN_TWICE)).json()["text"]
+    messages = registered_talk(text, "c1")
+    await told(proxy.url, provider, messages)
+    evidence, sent = await told(proxy.url, provider, [*messages, says("the answer"), user("next")])
+    assert evidence.startswith("compacted;") and pictures_of(sent) == []
+
+
+async def test_promise_9_a_registered_picture_is_its_tenants_alone(start_here: StartHere, provider: Provider) -> None:
+    proxy = await start_here()
+    given = (await post(proxy.url, SHOWN_TWICE)).json()
+    other = ("Authorization", "Bearer sk-test-two")
+    beside = await post(proxy.url, {"results": [{"id": "x", "content": "y", "pictures": [{"data": figure("green")}]}]})
+    messages = [
+        user("?"),
+        calls(("s", "fetch", {}), ("t", "fetch", {})),
+        returns("s", given["text"]),
+        returns("t", beside.json()["content"]),
+        *cited(["c1"]),
+    ]
+    await told(proxy.url, provider, messages, other)
+    evidence, sent = await told(proxy.url, provider, [*messages, says("the answer"), user("next")], other)
+    assert evidence.startswith("compacted;") and pictures_of(sent) == []

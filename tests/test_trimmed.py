@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +41,7 @@ class Host:
         self.url = url
         self.provider = provider
         self.headers: list[Any] = [CREDENTIAL, *headers]
+        self.store: Any = None
 
     async def sends(self, *messages: Json, answer: str = "the answer") -> tuple[str, list[Json]]:
         """What the reply's header says, and the messages that went up."""
@@ -63,7 +66,9 @@ class Host:
 def start(start_here: StartHere, provider: Provider) -> Any:
     async def started(*headers: tuple[str, str], **more: Any) -> Host:
         proxy = await start_here(evidence=[TABLE], **more)
-        return Host(proxy.url, provider, *(headers or (NAMED,)))
+        host = Host(proxy.url, provider, *(headers or (NAMED,)))
+        host.store = proxy.store
+        return host
 
     return started
 
@@ -111,6 +116,16 @@ async def test_promise_3_a_return_that_was_rewritten_stays_and_what_was_cited_of
     evidence, sent = await host.sends(*history, user("question 3"))
     assert evidence.startswith("compacted; question=3; capsule=2; receipts=0; kept=1;")
     assert sent[2] == history[2] and "A1 is long. " + "x" * 200 in carried(sent)
+
+
+async def test_promise_8_what_a_host_shows_again_stands_once(start: Any) -> None:
+    host = await start()
+    history = await host.holds(question(1, "a1"))
+    cleared = [*history[:2], returns("s1", "[cleared]"), *history[3:]]
+    second = [*cleared, *question(2, "a29")]
+    await host.sends(*second, answer="answer 2")
+    _, sent = await host.sends(*history, *second[6:], says("answer 2"), user("question 3"))
+    assert json.dumps(sent).count("A1 is long") == 1 and "B2 too" in carried(sent)
 
 
 async def test_promise_3_a_question_that_went_on_after_its_record_does_not_fit(start: Any) -> None:
@@ -214,3 +229,39 @@ async def test_what_a_store_that_forgot_cannot_give_is_not_made_up(start: Any, s
     other = await start(NAMED)  # another process that shares nothing
     evidence, sent = await other.sends(*history[6:], user("question 3"))
     assert evidence == "untouched; reason=no-record" and sent == [*history[6:], user("question 3")]
+
+
+async def test_what_a_host_clears_before_it_is_cited_is_kept_as_it_was_shown(start: Any) -> None:
+    host = await start()
+    opened = [user("q"), calls(("s1", "search", {})), returns("s1", "[c1] one, whole\n[c2] two")]
+    await host.sends(*opened)
+    cleared = [*opened[:2], returns("s1", "[cleared]"), *cited(["c1"]), says("the answer"), user("next")]
+    await host.sends(*cleared[:5])
+    second = [*cleared, calls(("s2", "search", {})), returns("s2", "[c5] five\n[c6] six"), *cited(["c6"], call_id="e")]
+    await host.sends(*second)
+    evidence, sent = await host.sends(*second, says("the answer"), user("last"))
+    assert evidence.startswith("compacted; question=3; capsule=2;")
+    assert "[c1]\none, whole" in carried(sent) and "[c6]\nsix" in carried(sent)
+
+
+async def test_promise_3_a_call_id_that_repeats_restores_nothing(start: Any) -> None:
+    host = await start()
+    opened = [user("q"), calls(("s", "search", {})), returns("s", "[c1] one, whole\n[c2] two")]
+    await host.sends(*opened)
+    again = [*opened[:2], returns("s", "[cleared]"), calls(("s", "search", {})), returns("s", "[c3] three\n[c4] four")]
+    await host.sends(*again, *cited(["c1", "c3"]))
+    evidence, sent = await host.sends(*again, *cited(["c1", "c3"]), says("the answer"), user("next"))
+    assert evidence.startswith("compacted; question=2; capsule=1;") and "one, whole" not in json.dumps(sent)
+
+
+async def test_what_one_replica_wrote_another_finds(start: Any, tmp_path: Path) -> None:
+    kept = {"uri": str(tmp_path), "read_timeout_ms": 5_000}
+    host = await start(store=kept)
+    history = await host.holds(question(1, "a1"), question(2, "a29"))
+    rest = [*history[6:], user("question 3")]
+    evidence, here = await host.sends(*rest)  # at once, in the process that wrote it
+    assert evidence.startswith("compacted; question=3; capsule=2; receipts=0;")
+    await asyncio.gather(host.store.records.flush(), host.store.contents.flush())
+    await asyncio.sleep(0.6)
+    other = await start(store=kept)
+    assert await other.sends(*rest) == (evidence, here)  # promise 7: the same bytes

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from proxy.commands.rehearsing import Rehearsal
 from proxy.evidence.tags import Keys
+from proxy.gateway.keeping import Keeping
 from proxy.gateway.returns import Returns
 from proxy.settings import Settings, SettingsError, load
 from proxy.store import Store, open_store
@@ -50,7 +51,9 @@ async def rehearsal(
     try:
         await store.start()
         await _ready(store)
-        yield Rehearsal(settings, keys, store.records, whose, Returns(keys, store.contents)), settings
+        returns = Returns(keys, store.contents)
+        keeping = Keeping(store.contents, returns)
+        yield Rehearsal(settings, keys, store.records, whose, returns, keeping), settings
     finally:
         await store.close()
 

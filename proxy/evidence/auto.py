@@ -12,6 +12,8 @@ import re
 import warnings
 from typing import Any
 
+import msgspec
+
 from proxy.evidence.chunks import Chunk
 from proxy.evidence.citing import RANDOM as _RANDOM
 from proxy.evidence.sources import source_line
@@ -66,7 +68,7 @@ def parse(text: str) -> Any:
         return None
     value: Any = None
     try:
-        value = json.loads(stripped)
+        value = _loads(stripped)
     except (ValueError, RecursionError):
         if len(stripped) <= _LARGEST_REPR and (_STRUCTURE.match(stripped) or _OBJECTS.match(stripped)):
             try:
@@ -74,6 +76,14 @@ def parse(text: str) -> Any:
             except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
                 return _objects(stripped)
     return value if isinstance(value, list | dict | tuple | str) else None
+
+
+def _loads(text: str) -> Any:
+    """JSON as the standard library reads it, which also reads what the quick decoder refuses (NaN, lone surrogates)."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        return json.loads(text)
 
 
 def _objects(text: str) -> Any:

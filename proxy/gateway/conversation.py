@@ -30,7 +30,7 @@ from proxy.gateway.keeping import Conversation, Keeping, Registered, Settled
 from proxy.gateway.managing import Managing
 from proxy.gateway.notebook import Notebook
 from proxy.gateway.offers import Offering, Offers
-from proxy.gateway.recent import Recent
+from proxy.gateway.recent import Recent, RecentBytes
 from proxy.gateway.seen import Done, Seen, SeenRequests
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
@@ -47,6 +47,7 @@ from proxy.policy.cite_rounds import Bounds
 from proxy.policy.ending import Violation, asked_by, may_end
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
+from proxy.wire.bodies import refuse_dust
 from proxy.wire.messages import Api, NotJson, Picture, Reply, ReplyReader, Request, splice
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ _MOST_CANDIDATES = 256
 #: The first record makes the store be opened, which takes as long as an import.
 _SHARED_SECONDS = 5.0
 _MOST_GIVEN = 20_000
+_MOST_GIVEN_BYTES = 64 * 1024 * 1024
+#: How much larger a record is in memory than its bytes, measured.
+_DECODED = 9
 _MOST_RECORDS = 5_000
 #: How many of one conversation's questions are looked at where its history was trimmed, newest first.
 _MOST_OF_ONE = 256
@@ -178,9 +182,13 @@ class Conversations:
         self._policy = Policy(settings.policy, self._habits, held)
         self._store = store
         self._shared = settings.server.workers > 1
-        self._given: Recent[bytes, Boundary] = Recent(_MOST_GIVEN)
+        self._given: Recent[bytes, Boundary] = RecentBytes(
+            _MOST_GIVEN, _MOST_GIVEN_BYTES, lambda given: given.record, _weight
+        )
         self._unsettled: Recent[bytes, bool] = Recent(_MOST_GIVEN)
-        self._records: Recent[bytes, Record] = Recent(_MOST_RECORDS)
+        self._records: Recent[bytes, Record] = RecentBytes(
+            _MOST_RECORDS, settings.store.records_cache_bytes, lambda record: record, _weight
+        )
         self._decodes: Recent[bytes, bool] = Recent(_MOST_PICTURES)
         self._histories = Histories()
         self._seen = SeenRequests()
@@ -210,7 +218,7 @@ class Conversations:
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
         continues, known_bytes = self._seen.before(tenant, asked.api, asked.body) if tenant is not None else (None, 0)
         large = len(asked.body) - known_bytes >= _LARGE
-        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues))
+        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes > 0))
         if read.cut_short and tenant is not None and self._registered is not None:
             known_whole = await self._registered.registered(tenant, read.cut_short)
             if known_whole:
@@ -229,6 +237,9 @@ class Conversations:
             return Exchange(asked, decision.outcome, refusal, None, read, decision.boundary)
         self._unsettled.put(keyed(tenant, read.transcript.shown), True)
         after = _Afterwards(self, read, decision.boundary, tenant, asked, large)
+        if (conversation := _conversation(asked, read.transcript)) is not None:
+            evidence, from_reply = read.tables_of_returns, decision.boundary.reply + 1
+            self._keeping.see(conversation, read.transcript, evidence, from_reply)
         exchange = Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
         if refusal is None:
             exchange.body = self._offers.continuing(tenant, read.transcript.request, exchange.body)
@@ -257,7 +268,8 @@ class Conversations:
         if offering is not None:
             return await self._holding(exchange, read, found, tenant, large, offering)
         # Most replies are simply passed on; to find that out must not hold them up.
-        exchange.deciding = lambda: self._holding(exchange, read, found, tenant, large, offering)
+        if not settling.surely_declared(shown, found.record, found.reply + 1, read.tables, self._habits):
+            exchange.deciding = lambda: self._holding(exchange, read, found, tenant, large, offering)
         return None
 
     async def _holding(
@@ -332,7 +344,9 @@ class Conversations:
         """The decision on a request: by the record of the newest opening where that fits, as it nearly always does."""
         # Pictures may have to be decoded, which takes as long as their pixels are many.
         large = large or read.seen is None or read.seen.pictures
-        conversation = _conversation(tenant, asked.conversation_id, read)
+        conversation = None
+        if tenant is not None and read.recordable and read.transcript is not None:
+            conversation = Conversation.of(tenant, asked.conversation_id, read.transcript)
         with asked.stays.room("store"):
             looked = await self._look_up(read, tenant, asked.question_id, 1 if asked.question_id is None else None)
             if conversation is not None and conversation.named:
@@ -344,7 +358,8 @@ class Conversations:
             decision = await _run(large, lambda: self._decide(asked, read, tenant, further))
         assert decision is not None  # further than all nobody looks
         record = decision.boundary.record
-        if conversation is not None and record is not None and not self._is_known(read, record):
+        gives = record is not None and decision.boundary.untouched is None
+        if conversation is not None and record is not None and gives and not self._is_known(read, record):
             with asked.stays.room("store"):
                 held = await self._held(conversation, record)
             if held:
@@ -388,11 +403,14 @@ class Conversations:
 
     # Reading: pure, and long for large bodies.
 
-    def _read(self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None) -> _Read:
+    def _read(
+        self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None, surely: bool = False
+    ) -> _Read:
         try:
             earlier = continues.transcript if continues is not None else None
             with asked.stays.room("wire"):
-                request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None)
+                refuse_dust(asked.body)
+                request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None, surely)
         except NotJson:
             return _Read(None, Reason.NOT_JSON)
         untouched: Reason | None = None
@@ -537,6 +555,8 @@ class Conversations:
                 )
         if found.reply < looked.down_to:
             return None
+        if isinstance(held, Reason):
+            found = replace(found, untouched=held.value)  # for all of the question: its prefix must not change
         same_question = {
             index
             for index, step in enumerate(asked_of.replies if asked.question_id is not None else ())
@@ -548,13 +568,13 @@ class Conversations:
         done: Done | None = None
         if read.untouched is not None:
             outcome = Untouched(read.untouched)
-        elif isinstance(held, Reason):
-            outcome = Untouched(held)
+        elif found.untouched is not None:
+            outcome = Untouched(Reason(found.untouched))
         elif found.record is None:
             outcome = Untouched((looked.trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
         else:
             with asked.stays.room("compaction"):
-                done = self._rewritten(read, found, found.record, held)
+                done = self._rewritten(read, found, found.record, held if isinstance(held, Aside) else NOTHING)
             outcome = self._compact(asked, found.record, done.rewrite)
         refuse = False
         if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
@@ -620,7 +640,7 @@ class Conversations:
         replies: list[Reply],
         found: Boundary,
         tables: Tables,
-        question_id: str | None,
+        asked: Asked,
         course: Course,
     ) -> list[Settled]:
         """The records of what a reply settled, one for each of its choices that settled anything.
@@ -629,6 +649,11 @@ class Conversations:
         one record for each. `recordable` says whether the transcript without it is worth one.
         """
         settled = []
+        from_reply = found.reply + 1
+        conversation = _conversation(asked, read)
+        as_shown, rewritten = read, frozenset[int]()
+        if conversation is not None:
+            as_shown, rewritten = self._keeping.as_shown(conversation, read, from_reply)
         verdict = course.verdict() if self._policy.mode != "off" else None
         for reply in replies:
             if not settling.settles(reply, self._habits):
@@ -639,29 +664,30 @@ class Conversations:
                 if any(table.cite is not None for table in self._evidence(with_it, tables).values()):
                     transcripts.append(with_it)
             for shown in transcripts:
+                told = as_shown if shown is read else shown
                 record = settling.settle(
-                    shown,
+                    told,
                     reply,
                     previous=found.record,
-                    from_reply=found.reply + 1,
+                    from_reply=from_reply,
                     tables=tables,
                     habits=self._habits,
-                    question_id=question_id,
+                    question_id=asked.question_id,
                     noted=notes.as_of(course.noted, len(read.replies), len(shown.replies)),
                     verdict=verdict,
                 )
-                settled.append(Settled(record, shown, tables, found.reply + 1))
+                settled.append(
+                    Settled(record, shown, tables, from_reply, told, rewritten if shown is read else frozenset())
+                )
             if transcripts:
                 self._policy.settled(record)
         return settled
 
-    async def keep(
-        self, tenant: bytes, name: str | None, read: Transcript, settled: list[Settled]
-    ) -> list[StoredRecord]:
+    async def keep(self, tenant: bytes, asked: Asked, read: Transcript, settled: list[Settled]) -> list[StoredRecord]:
         """Findable in this process from now on, and soon on disk: what a record needs first, then the record."""
         rows = []
         for one in settled:
-            conversation = Conversation.of(tenant, name, one.transcript)
+            conversation = Conversation.of(tenant, asked.conversation_id, one.transcript)
             record, contents = await self._keeping.completed(one, conversation)
             self._keeping.keep(contents)
             key, payload = keyed(tenant, one.transcript.key), records.encode(record)
@@ -726,11 +752,11 @@ class _Afterwards:
                 replies,
                 self._boundary,
                 self._tables,
-                self._asked.question_id,
+                self._asked,
                 course,
             ),
         )
-        rows = await self._conversations.keep(self._tenant, self._asked.conversation_id, self._transcript, settled)
+        rows = await self._conversations.keep(self._tenant, self._asked, self._transcript, settled)
         if rows:
             await self._conversations.shared()
         return rows
@@ -867,11 +893,11 @@ def tenant_digest(credential: str) -> bytes:
     return hashlib.sha256(b"tenant:" + credential.encode("utf-8", "surrogatepass")).digest()
 
 
-def _conversation(tenant: bytes | None, name: str | None, read: _Read) -> Conversation | None:
-    """Whose conversation a request belongs to, where anything can be written down of it."""
-    if tenant is None or read.transcript is None or not read.recordable:
+def _conversation(asked: Asked, read: Transcript) -> Conversation | None:
+    """Whose conversation a request belongs to; None without a tenant."""
+    if asked.credential is None:
         return None
-    return Conversation.of(tenant, name, read.transcript)
+    return Conversation.of(tenant_digest(asked.credential), asked.conversation_id, read)
 
 
 def keyed(tenant: bytes, digest: bytes) -> bytes:
@@ -899,3 +925,8 @@ def _refusal(outcome: Outcome, member: str) -> Refusal:
     )
     error = {"error": {"message": message, "type": "invalid_request_error", "param": member, "code": reason}}
     return Refusal(422, json.dumps(error).encode(), (("Content-Type", "application/json"), ("x-should-retry", "false")))
+
+
+def _weight(record: object) -> int:
+    """About how many bytes a record takes in memory."""
+    return _DECODED * len(records.encode(record)) if isinstance(record, Record) else 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -16,16 +17,21 @@ import msgspec
 
 from proxy.evidence.documents import Documents
 from proxy.evidence.tables import Table, Tables
+from proxy.gateway.shown import ShownReturns
 from proxy.ledger import aside, provenance, trimmed
 from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.provenance import RegisteredPicture
 from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
 from proxy.store import StoredRecord
+from proxy.store.haiku_database import HaikuDatabase
+from proxy.store.thread import StoreThread
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
     from proxy.store import RecordStore
+
+log = logging.getLogger("evidence_proxy.keeping")
 
 
 class Registered(Protocol):
@@ -100,12 +106,18 @@ def ids_called(said: str) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A question that settled: its record, the transcript and tables that it was read by, where it began."""
+    """A question that settled: its record, the transcript and tables that it was read by, where it began.
+
+    Where its host rewrote returns meanwhile, `as_shown` is the transcript with what the model was shown, and
+    `rewritten` the ordinals of those returns.
+    """
 
     record: Record
     transcript: Transcript
     tables: Tables
     from_reply: int
+    as_shown: Transcript
+    rewritten: frozenset[int] = frozenset()
 
 
 class Keeping:
@@ -120,14 +132,32 @@ class Keeping:
         self._contents = contents
         self._registered = registered
         self._databases = databases or {}
+        self._shown = ShownReturns()
 
     def renewed(self, settings: Settings, registered: Registered | None) -> Keeping:
         """The same by other evidence tables; a database that is still named stays open."""
-        from proxy.store.haiku_database import open_databases
+        named = {table.name: table.database for table in settings.evidence if table.database is not None}
+        known: dict[str, Database] = {one.uri: one for one in self._databases.values()}
+        known |= {uri: HaikuDatabase(uri, StoreThread()) for uri in {*named.values()} - {*known}}
+        new = Keeping(self._contents, registered, {name: known[uri] for name, uri in named.items()})
+        new._shown = self._shown
+        return new
 
-        open_now = {database.uri: database for database in self._databases.values()}
-        named = {name: open_now.get(one.uri, one) for name, one in open_databases(settings).items()}
-        return Keeping(self._contents, registered, named)
+    def see(self, conversation: Conversation, transcript: Transcript, evidence: Iterable[int], from_reply: int) -> None:
+        """Remember what the current question retrieved (`evidence`, by ordinal), where its host names conversations."""
+        if conversation.named:
+            own = set(trimmed.own_returns(transcript, from_reply))
+            for found in (transcript.returns[ordinal] for ordinal in evidence if ordinal in own):
+                self._shown.see(conversation.digests[0], trimmed.call_mark(found), found.message.parts)
+
+    def as_shown(
+        self, conversation: Conversation, transcript: Transcript, from_reply: int
+    ) -> tuple[Transcript, frozenset[int]]:
+        """The transcript as the model was shown it, and the returns that the host rewrote since then."""
+        if not conversation.named:
+            return transcript, frozenset()
+        digest = conversation.digests[0]
+        return trimmed.restored(transcript, from_reply, lambda call: self._shown.get(digest, call))
 
     async def flush(self) -> None:
         """Return when what was kept is where others find it. Raises StoreError."""
@@ -140,16 +170,26 @@ class Keeping:
         if not names or self._contents is None:
             return NOTHING
         keys = {_key(conversation.tenant, one, name): name for name in names for one in conversation.digests}
-        rows = await self._contents.find(list(keys))
-        found: dict[bytes, bytes] = {}
-        for key, payloads in rows.items():
-            for payload in payloads:
-                found[keys[key]] = payload
-        return Aside(found)
+        rows = dict(await self._contents.find(list(keys)))
+        there = {keys[key] for key in rows}
+        if lacking := [key for key, name in keys.items() if name not in there]:
+            # Another replica writes them with the record, in another table: what is not seen yet may be there.
+            rows |= await self._contents.find(lacking, fresh=True)
+        return Aside({keys[key]: payload for key, payloads in rows.items() for payload in payloads})
 
     async def completed(self, settled: Settled, conversation: Conversation) -> tuple[Record, list[StoredRecord]]:
-        """The record with all that others than the wire say of what was cited, and the contents to keep for it."""
-        record, shown = settled.record, settled.transcript
+        """The record with all that others than the wire say of what was cited, and the contents to keep for it.
+
+        Whatever goes wrong here costs only that: the question is settled all the same.
+        """
+        try:
+            return await self._completed(settled, conversation)
+        except Exception:
+            log.exception("a record goes without what others than the wire say of it")
+            return settled.record, []
+
+    async def _completed(self, settled: Settled, conversation: Conversation) -> tuple[Record, list[StoredRecord]]:
+        record, shown = settled.record, settled.as_shown
         files: dict[bytes, bytes] = {}
         registered: list[str] = []
         for table in settled.tables:
@@ -165,8 +205,9 @@ class Keeping:
                 record = provenance.with_additions(record, additions)
                 files |= additions.files
         if conversation.named:
-            record = trimmed.found_by_returns(record, shown, settled.from_reply)
+            record = trimmed.found_by_returns(record, settled.transcript, settled.from_reply)
             files |= await asyncio.to_thread(provenance.all_that_was_cited, record, shown, settled.tables)
+            record = trimmed.off_the_wire(record, settled.rewritten)
         names = [*aside.needed(record), *files, *map(aside.registered_name, registered)]
         record = msgspec.structs.replace(record, names=tuple(dict.fromkeys((*record.names, *names))))
         return record, [self._row(conversation, name, payload) for name, payload in files.items()]

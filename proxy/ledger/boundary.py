@@ -17,11 +17,13 @@ from proxy.ledger.transcript import Transcript
 class Boundary:
     """The current question begins after the reply `reply` (-1: at the start of the transcript).
 
-    `record` is what it rests on; None where no record fits.
+    `record` is what it rests on; None where no record fits. `untouched` says why the question's requests go up as they
+    came all the same: what the record needs could not be had for the first of them.
     """
 
     reply: int = -1
     record: Record | None = None
+    untouched: str | None = None
 
 
 #: What this process gave a request with exactly this transcript: looked up by `Transcript.shown` digests.

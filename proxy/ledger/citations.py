@@ -224,14 +224,16 @@ class Resolver:
                 return Resolved(option, tuple(found), beside=True)
             if option in self._cited_before:
                 # An output that was called for in the same reply may be what was meant, too.
-                outputs = tuple(self._own.outputs(bare))
-                return Resolved(option, outputs, beside=bool(outputs))
-        if found := self._own.outputs(bare) or self._question.outputs(bare):
-            return Resolved(bare, tuple(found))
+                beside = tuple(self._own.outputs(bare))
+                return Resolved(option, beside, beside=bool(beside))
+        outputs = self._own.outputs(bare) or self._question.outputs(bare)
+        if outputs and seen(outputs):
+            return Resolved(bare, tuple(outputs))
         for option in options:
             if found := self._earlier().chunks(option):
-                return Resolved(option, tuple(found))
-        found = self._earlier().outputs(bare)
+                # Outputs that were called for in the same reply may be what was meant, too.
+                return Resolved(option, (*found, *outputs))
+        found = outputs or self._earlier().outputs(bare)
         return Resolved(bare, tuple(found)) if found else None
 
     def _earlier_by_name(self, written: str) -> tuple[str, ...]:

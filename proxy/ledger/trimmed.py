@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import replace
 
 import msgspec
 
+from proxy.evidence.chunks import digest_text
 from proxy.evidence.pictures import digest_of
 from proxy.evidence.tables import Tables
 from proxy.ledger import reading, records, settling
@@ -19,6 +21,7 @@ from proxy.ledger.boundary import Boundary, heeding_later, may_end, may_hold
 from proxy.ledger.questions import Habits, Stretch, openings, stretches
 from proxy.ledger.records import ASIDE, Cited, PicturePlace, Place, Record, Stand, Writing
 from proxy.ledger.transcript import Return, Transcript, content_digest
+from proxy.wire.messages import Part, Text
 
 #: What tells one return from another.
 _Mark = tuple[bytes, bytes]
@@ -34,6 +37,51 @@ def found_by_returns(record: Record, transcript: Transcript, from_reply: int) ->
     own = own_returns(transcript, from_reply)
     stands = tuple(Stand(*_mark(found), found.ordinal) for found in transcript.returns)
     return msgspec.structs.replace(record, stands=stands, own_from=min(own, default=len(stands)))
+
+
+def restored(
+    transcript: Transcript, from_reply: int, as_shown: Callable[[bytes], tuple[Part, ...] | None]
+) -> tuple[Transcript, frozenset[int]]:
+    """The transcript with those returns of its current question as the model was shown them that the host rewrote since
+    then, and their ordinals. `as_shown` knows contents by `call_mark`."""
+    own = own_returns(transcript, from_reply)
+    calls = Counter(call_mark(transcript.returns[ordinal]) for ordinal in own)
+    told: dict[int, Return] = {}
+    for ordinal in own:
+        found = transcript.returns[ordinal]
+        parts = as_shown(call_mark(found)) if calls[call_mark(found)] == 1 else None
+        if parts is not None and parts != found.message.parts:
+            plain = len(parts) == 1 and isinstance(parts[0], Text)
+            message = msgspec.structs.replace(found.message, parts=parts, plain=plain)
+            told[ordinal] = Return(ordinal, message, found.call)
+    if not told:
+        return transcript, frozenset()
+    replies = [
+        replace(step, returns=[told.get(found.ordinal, found) for found in step.returns]) for step in transcript.replies
+    ]
+    returns = [told.get(found.ordinal, found) for found in transcript.returns]
+    return replace(transcript, replies=replies, returns=returns), frozenset(told)
+
+
+def off_the_wire(record: Record, ordinals: Container[int]) -> Record:
+    """The record of what was cited out of these returns, whose content is on the wire no more: it was kept aside."""
+
+    def entry(cited: Cited) -> Cited:
+        places = (msgspec.structs.replace(p, ret=ASIDE) if p.ret in ordinals else p for p in cited.places)
+        pictures = (
+            msgspec.structs.replace(p, ordinal=ASIDE, nth=0) if not p.in_user and p.ordinal in ordinals else p
+            for p in cited.pictures
+        )
+        return msgspec.structs.replace(cited, places=tuple(places), pictures=tuple(pictures))
+
+    return msgspec.structs.replace(
+        record,
+        cited=tuple(map(entry, record.cited)),
+        writings=tuple(
+            msgspec.structs.replace(w, chunks=tuple(map(entry, w.chunks)), again=tuple(map(entry, w.again)))
+            for w in record.writings
+        ),
+    )
 
 
 def find(
@@ -85,9 +133,14 @@ def _standing_in(
     return _question_of(shown, known) or ()
 
 
-def _mark(found: Return) -> _Mark:
+def call_mark(found: Return) -> bytes:
+    """What tells the call of a return from another."""
     call = hashlib.sha256(b"call" + (found.message.call_id or "").encode("utf-8", "surrogatepass"))
-    return call.digest()[:8], content_digest(found.message)[:16]
+    return call.digest()[:8]
+
+
+def _mark(found: Return) -> _Mark:
+    return call_mark(found), content_digest(found.message)[:16]
 
 
 def _own(record: Record) -> tuple[_Mark, ...]:
@@ -151,16 +204,11 @@ class _Rebased:
             stand.ordinal: at[mark] for stand in record.stands if (mark := (stand.call, stand.content)) in at
         }
         self._pictures = self._picture_places()
+        self._staying: dict[tuple[str, str, bytes], Place] | None = None
 
     def record(self) -> Record:
         old = self._old
-        replaced = {self._now[ordinal] for ordinal in old.replaced if ordinal in self._now}
-        evidence = {
-            found.ordinal
-            for found in self._transcript.returns[: self._last + 1]
-            if reading.read(found, self._tables) is not None
-        }
-        kept = evidence - replaced
+        replaced, kept = self._replaced(), self._kept()
         return msgspec.structs.replace(
             old,
             cited=tuple(map(self._entry, old.cited)),
@@ -172,11 +220,20 @@ class _Rebased:
             own_from=0,
         )
 
+    def _replaced(self) -> set[int]:
+        return {self._now[ordinal] for ordinal in self._old.replaced if ordinal in self._now}
+
+    def _kept(self) -> set[int]:
+        """The evidence before the boundary that this record does not account for: it stays."""
+        returns = self._transcript.returns[: self._last + 1]
+        evidence = {found.ordinal for found in returns if reading.evidence_table(found, self._tables) is not None}
+        return evidence - self._replaced()
+
     def _entry(self, entry: Cited) -> Cited:
         return msgspec.structs.replace(
             entry,
             first=self._first(entry.first),
-            places=tuple(map(self._place, entry.places)),
+            places=tuple(self._place(entry, place) for place in entry.places),
             pictures=tuple(dict.fromkeys(map(self._picture, entry.pictures))),
         )
 
@@ -187,8 +244,25 @@ class _Rebased:
             return self._shown[ordinal], index
         return ordinal - len(self._old.stands) - 1, index
 
-    def _place(self, place: Place) -> Place:
-        return msgspec.structs.replace(place, ret=self._shown.get(place.ret, ASIDE))
+    def _place(self, entry: Cited, place: Place) -> Place:
+        now = self._shown.get(place.ret)
+        if now is not None:
+            return msgspec.structs.replace(place, ret=now)
+        # A host may also show again what it had taken away: then it stands there, and not in the capsule as well.
+        if self._staying is None:
+            self._staying = dict(self._content_that_stays())
+        chunk_id = entry.id if place.chunk >= 0 else ""
+        return self._staying.get((entry.table, chunk_id, place.digest), msgspec.structs.replace(place, ret=ASIDE))
+
+    def _content_that_stays(self) -> Iterator[tuple[tuple[str, str, bytes], Place]]:
+        for ordinal in sorted(self._kept()):
+            read = reading.read(self._transcript.returns[ordinal], self._tables)
+            for at, chunk in enumerate(read.evidence.chunks if read is not None else ()):
+                assert read is not None
+                yield (read.table.name, chunk.id, chunk.digest), Place(ordinal, at, chunk.digest)
+            if read is not None and read.evidence.whole:
+                digest = digest_text(read.evidence.text)
+                yield (read.table.name, "", digest), Place(ordinal, -1, digest)
 
     def _picture_places(self) -> dict[tuple[bytes, str | None], PicturePlace]:
         """The pictures of user messages before the boundary, by digest: those that stand there once."""

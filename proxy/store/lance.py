@@ -33,9 +33,9 @@ SCHEMA_VERSION = 2
 """1: no column `conversation`. 2: with it."""
 
 _SEES_OTHERS_AFTER = timedelta(seconds=0.5)
-# LanceDB's own limits are gigabytes. A key's index entry is about 38 bytes, so these hold all pages of a million.
-_INDEX_CACHE_BYTES = 64 << 20
-_METADATA_CACHE_BYTES = 32 << 20
+# LanceDB's own limits are gigabytes. A key's index entry is about 40 bytes: of a million rows, half the pages are held.
+_INDEX_CACHE_BYTES = 24 << 20
+_METADATA_CACHE_BYTES = 8 << 20
 # An IN list is planned as a chain of ORs; longer ones gain nothing.
 _KEYS_PER_QUERY = 256
 _MOST_UNDER_A_KEY = 64
@@ -204,7 +204,9 @@ class Lance:
             return await self._rows.count_rows()
 
     async def fragments(self) -> int:
-        """In how many pieces the table lies; every read looks at each that is not yet indexed."""
+        """In how many pieces the table lies; every read looks at each that is not yet indexed. 0 where it is tended."""
+        if self._place.is_tended:
+            return 0
         with _told(self._place, "examined"):
             # Typed as an object, but a dictionary comes.
             stats = dict(await self._rows.stats())  # type: ignore[call-overload]
@@ -219,8 +221,10 @@ class Lance:
         from lancedb.index import BTree
 
         with _told(self._place, "tidied"):
-            done = await self._rows.optimize(cleanup_older_than=keep)
-            replaced = done.compaction.fragments_removed > 0
+            replaced = False
+            if not self._place.is_tended:
+                done = await self._rows.optimize(cleanup_older_than=keep)
+                replaced = done.compaction.fragments_removed > 0
             if await self._rows.count_rows() >= index_from_rows:
                 indexed = {column for index in await self._rows.list_indices() for column in index.columns}
                 for column in ("key", "conversation"):

@@ -16,7 +16,9 @@ from datetime import timedelta
 from proxy.store.cache import RecordCache
 from proxy.store.door import Door
 from proxy.store.health import Counts, Health
+from proxy.store.heap import give_back
 from proxy.store.lance import Lance
+from proxy.store.place import Place
 from proxy.store.record import StoreError
 from proxy.store.thread import StoreThread
 from proxy.store.writer import Writer
@@ -45,6 +47,15 @@ class Pace:
     """Between looks whether the store is still the one that was opened."""
     prune: float = 3_600.0
     tick: float = 1.0
+    group_from_pieces: int = 64
+    """With so many, commits are made seldomer."""
+
+    @classmethod
+    def of(cls, place: Place) -> Pace:
+        """The pace for a place: where each piece is a request over a network, there should be few."""
+        if place.directory is not None:
+            return cls()
+        return cls(tidy_after_commits=16, tidy_after=30.0, tidy_from_pieces=8, group_from_pieces=8)
 
 
 class Upkeep:
@@ -52,6 +63,7 @@ class Upkeep:
 
     def __init__(
         self,
+        place: Place,
         door: Door,
         thread: StoreThread,
         cache: RecordCache,
@@ -60,6 +72,7 @@ class Upkeep:
         pace: Pace,
         retention_us: int | None,
     ) -> None:
+        self._place = place
         self._door = door
         self._thread = thread
         self._cache = cache
@@ -159,7 +172,8 @@ class Upkeep:
     async def _tidy(self, lance: Lance) -> None:
         assert self.writer is not None
         began, pieces = time.monotonic(), self.writer.pieces
-        if not self._dead_versions and await self._thread.run(lance.fragments()) < self._pace.tidy_from_pieces:
+        few = await self._thread.run(lance.fragments()) < self._pace.tidy_from_pieces
+        if few and not self._dead_versions and not self._place.is_tended:
             self.writer.pieces, self._tidied = 0, began
             return
         keep = timedelta(seconds=self._pace.keep_versions)
@@ -177,6 +191,7 @@ class Upkeep:
             finally:
                 self._tidied = time.monotonic()
                 self._not_before = self._tidied + (self._tidied - began) / self._pace.tidy_share
+        await asyncio.to_thread(give_back)
         self.writer.pieces -= pieces
         self._dead_versions = replaced
         self._counts.tidied += 1

@@ -22,6 +22,7 @@ from proxy.visibility.watching import Watchers
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
+    from proxy.visibility.traces import Traces
 
 
 class HasStats(Protocol):
@@ -51,11 +52,13 @@ class Lookout:
 
     def __init__(self, settings: Settings, store: HasStats, conversations: HasCounts) -> None:
         self.tally = Tally(prices_of(settings))
-        self.inspector = Inspector(settings)
+        self.inspector = Inspector(settings, self.tally)
         self.counting = Counting([self.tally.counted, self._counted, self.inspector.counted])
         about = {"mode": settings.compaction.mode, "layout": settings.compaction.layout, "policy": settings.policy.mode}
         self.metrics = Metrics(_Sources(store, conversations, self.counting), about)
-        self.watchers = Watchers([self.metrics, self.tally, self.inspector, self.counting])
+        self._traces = _traces(settings)
+        tracing = [self._traces] if self._traces is not None else []
+        self.watchers = Watchers([*tracing, self.metrics, self.tally, self.inspector, self.counting])
 
     def _counted(self, counted: Counted) -> None:
         self.metrics.counted(counted)
@@ -69,9 +72,19 @@ class Lookout:
         """Let go of threads."""
         await self.inspector.close()
         await self.counting.close()
+        if self._traces is not None:
+            await self._traces.close()
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _traces(settings: Settings) -> Traces | None:
+    if not settings.traces.enabled:
+        return None
+    from proxy.visibility.traces import Traces
+
+    return Traces(settings.upstream.base_url)
 
 
 def prices_of(settings: Settings) -> tuple[Price, ...]:

@@ -21,6 +21,19 @@ Item = TypeVar("Item", bound=msgspec.Struct)
 _SPACE = re.compile(rb"[ \t\n\r]*")
 _COMMA, _CLOSING = ord(","), ord("]")
 
+# Each element of a body costs much more than its bytes. No conversation has so many of so few bytes; what is made of
+# nothing else is not read at all.
+_ELEMENTS = 250_000
+_BYTES_PER_ELEMENT = 8
+
+
+def refuse_dust(body: bytes) -> None:
+    """Raises NotJson for a body of hundreds of thousands of elements of a few bytes each. Commas in texts count, too:
+    texts have one in every thirty bytes or so."""
+    most = _ELEMENTS + len(body) // _BYTES_PER_ELEMENT
+    if len(body) > _ELEMENTS and body.count(b",") > most:
+        raise NotJson(f"expected no more than {most} elements in {len(body)} bytes")
+
 
 @dataclass(frozen=True, slots=True)
 class CutBody(Generic[Item]):
@@ -67,16 +80,18 @@ class Cutter(Generic[Item]):
         except RecursionError as error:
             raise NotJson("the body nests deeper than this proxy reads") from error
 
-    def continued(self, body: bytes, known: Request | None) -> tuple[int, CutBody[Item]]:
+    def continued(self, body: bytes, known: Request | None, whole: bool) -> tuple[int, CutBody[Item]]:
         """How many of the messages of `known` stand in this body, byte for byte and in front, and a cut of what comes
         after them. Together they are what `cut` gives, which raises NotJson."""
-        found = self._go_on(body, known) if known is not None else None
+        found = self._go_on(body, known, whole) if known is not None else None
         return found if found is not None else (0, self.cut(body))
 
-    def _go_on(self, body: bytes, known: Request) -> tuple[int, CutBody[Item]] | None:
+    def _go_on(self, body: bytes, known: Request, whole: bool) -> tuple[int, CutBody[Item]] | None:
         """None where nothing is shared, or all of it must be cut to know what it says."""
         continued = known.continuation
-        shared = _shared(body, known) if continued is not None else 0
+        shared = 0
+        if continued is not None:
+            shared = len(known.messages) if whole else _shared(body, known)
         if continued is None or not shared:
             return None
         end = known.messages[shared - 1].span.end
@@ -108,7 +123,7 @@ class Cutter(Generic[Item]):
         if start is None:
             return None
         at, names = start
-        placed = spans.known_elements(body, at, [len(memoryview(raw)) for raw in array])
+        placed = spans.known_elements(body, at, array)
         if placed is None:
             return None
         elements, end = placed

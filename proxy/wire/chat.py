@@ -59,12 +59,12 @@ MEMBER = "messages"
 _cutter = Cutter(MEMBER, _Body, _Fields)
 
 
-def cut(body: bytes, known: Request | None = None) -> Request:
+def cut(body: bytes, known: Request | None = None, whole: bool = False) -> Request:
     """Cut a request body into its messages. Raises NotJson when it is not a chat completion's body.
 
-    What it has in common with `known` is not read again.
+    What it has in common with `known` is not read again; `whole`: it surely begins with all of that.
     """
-    shared, found = _cutter.continued(body, known)
+    shared, found = _cutter.continued(body, known, whole)
     if found.items is None:
         raise NotJson('expected "messages" to be an array')
     old = known.messages[:shared] if known is not None else ()

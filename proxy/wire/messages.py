@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -215,10 +216,11 @@ class Api(Protocol):
 
     MEMBER: str
 
-    def cut(self, body: bytes, known: Request | None = None) -> Request:
+    def cut(self, body: bytes, known: Request | None = None, whole: bool = False) -> Request:
         """Cut a request body into its messages. Raises NotJson when it is not a body of this API.
 
-        `known` is a request that begins as this one may: what both have in common is not read again.
+        `known` is a request that begins as this one may: what both have in common is not read again. `whole` says that
+        somebody compared already, and that this one begins with all of it, up to the end of its last message.
         """
 
     def reader(self, request: Request) -> ReplyReader:
@@ -299,6 +301,9 @@ class Splice:
     data: bytes = field(default=b"")
 
 
+_PLACE = attrgetter("start", "end")
+
+
 def splice(body: bytes, splices: list[Splice]) -> bytes:
     """Apply splices to a body: every byte outside of them is kept as it came.
 
@@ -307,7 +312,7 @@ def splice(body: bytes, splices: list[Splice]) -> bytes:
     """
     pieces: list[bytes | memoryview] = []
     view, at = memoryview(body), 0
-    for change in sorted(splices, key=lambda s: (s.start, s.end)):
+    for change in sorted(splices, key=_PLACE):
         if change.start < at or change.end < change.start:
             raise ValueError(f"splices overlap at byte {change.start}: the one before it ends at byte {at}")
         pieces.append(view[at : change.start])

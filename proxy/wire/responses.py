@@ -51,12 +51,12 @@ _cutter = Cutter(
 )
 
 
-def cut(body: bytes, known: Request | None = None) -> Request:
+def cut(body: bytes, known: Request | None = None, whole: bool = False) -> Request:
     """Cut a request body into its items. Raises NotJson when it is not a response's body.
 
-    What it has in common with `known` is not read again.
+    What it has in common with `known` is not read again; `whole`: it surely begins with all of that.
     """
-    shared, found = _cutter.continued(body, known)
+    shared, found = _cutter.continued(body, known, whole)
     conversation = found.beside["conversation"]
     kept_in = named(conversation.get("id") if isinstance(conversation, dict) else conversation)
     messages: list[Message] = list(known.messages[:shared]) if known is not None else []

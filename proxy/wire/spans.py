@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -141,14 +141,14 @@ def keys_behind(text: str) -> set[str]:
         return keys
 
 
-def known_elements(body: bytes, at: int, lengths: list[int]) -> tuple[list[Span], int] | None:
-    """The spans of an array's elements whose lengths are known, and the array's end; None where they don't fit."""
+def known_elements(body: bytes, at: int, values: Sequence[msgspec.Raw]) -> tuple[list[Span], int] | None:
+    """The spans of an array's elements whose bytes are known, and the array's end; None where it is another array."""
     if body[at : at + 1] != b"[":
         return None
     found: list[Span] = []
     size = len(body)
     at += 1
-    for position, length in enumerate(lengths):
+    for position, value in enumerate(values):
         if position:
             if at < size and body[at] != _COMMA:
                 at = _past_bytes(body, at)
@@ -157,8 +157,11 @@ def known_elements(body: bytes, at: int, lengths: list[int]) -> tuple[list[Span]
             at += 1
         if at < size and body[at] in _BLANK:
             at = _past_bytes(body, at)
-        found.append(Span(at, at + length))
-        at += length
+        if not body.startswith(value, at):
+            return None
+        end = at + len(memoryview(value))
+        found.append(Span(at, end))
+        at = end
     if at < size and body[at] != _CLOSING:
         at = _past_bytes(body, at)
     if body[at : at + 1] != b"]":
