@@ -16,7 +16,7 @@ UV := $(VENV)/lock-tool/bin/uv
 CLIENTS := $(VENV)/clients
 PROMTOOL := $(VENV)/promtool/usr/bin/promtool
 
-.PHONY: help venv clients promtool demo serve test check format proofs bench container lock clean
+.PHONY: help venv clients promtool demo serve test check format proofs bench dist container lock clean
 
 help:
 	@echo "make demo     eight questions through the real proxy, with a scripted provider (no key, no network)"
@@ -28,6 +28,7 @@ help:
 	@echo "make format   write the format that check wants"
 	@echo "make proofs   the heavy variant of the tests; its tables go to docs/proofs/"
 	@echo "make bench    the benchmarks"
+	@echo "make dist     build wheel and sdist, and install each on every supported Python that is here"
 	@echo "make container  the Dockerfile's steps in a clean root file system (root, debootstrap; no engine needed)"
 	@echo "make lock     pin what pyproject.toml asks for (UPGRADE=1: the newest versions)"
 	@echo "make clean    remove .venv and caches"
@@ -62,6 +63,9 @@ bench: $(READY)
 	@for name in $(or $(BENCH),$(basename $(notdir $(wildcard benchmarks/[a-z]*.py)))); do \
 		$(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
+
+dist: $(READY)
+	@$(BIN)/python -m tests.distribution
 
 container: $(READY)
 	@$(BIN)/python -m tests.clean_root

@@ -184,8 +184,8 @@ class StoreSettings(Section):
     data_dir: Annotated[Path, Field(strict=False)] | None = None
     retention_days: Annotated[int, Field(ge=1)] | None = None
     read_timeout_ms: int = Field(default=250, ge=1)
-    records_cache_bytes: int = Field(default=33_554_432, ge=0)
-    contents_cache_bytes: int = Field(default=33_554_432, ge=0)
+    records_cache_bytes: int = Field(default=16_777_216, ge=0)
+    contents_cache_bytes: int = Field(default=16_777_216, ge=0)
     queue_bytes: int = Field(default=67_108_864, ge=65_536)
     close_grace_ms: int = Field(default=20_000, ge=0)
 

@@ -2,18 +2,20 @@
 
     python -m tests.fuzzing CORPUS [-max_total_time=60 and other options of libFuzzer]
 
-needs atheris, and grows CORPUS, a directory. An input's first byte says what it is played as (`PLAYS`); `one` plays
-and judges it, without atheris too, so that a find becomes a test by being put into tests/vectors/fuzzing.
+needs atheris, and grows CORPUS, a directory. An input's first byte says what it is played as (`PLAYS`; those that
+EVIDENCE_PROXY_PLAYS names, or all); `one` plays and judges it, without atheris too, so that a find becomes a test by
+being put into tests/vectors/fuzzing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +114,7 @@ def _judge(came: bytes, exchange: Exchange, member: str, settled: bool) -> None:
         return
     assert exchange.header.startswith("compacted; question="), exchange.header
     assert settled, "promise 3: something was replaced that no settled question accounts for"
-    before, after = promises.cut(came, member), promises.cut(exchange.body, member)
+    before, after = promises.cut(_text(came), member), promises.cut(_text(exchange.body), member)
     assert (before.head, before.tail) == (after.head, after.tail), "promise 1: the body around the messages changed"
     old, new = _told(before.messages), _told(after.messages)
     assert [_pairing(value) for _, value in old] == [_pairing(value) for _, value in new], "promise 4: pairs broke"
@@ -126,6 +128,11 @@ def _judge(came: bytes, exchange: Exchange, member: str, settled: bool) -> None:
     last = max((at for at, text in enumerate(before.messages) if _is_plain_user(text)), default=0)
     tail = before.messages[last:]
     assert after.messages[len(after.messages) - len(tail) :] == tail, "promise 2: the current question changed"
+
+
+def _text(body: bytes) -> bytes:
+    """A body whose bytes are no UTF-8 outside of what is ours: they pass, and are compared as what they are."""
+    return body.decode("utf-8", "surrogateescape").encode("utf-8", "surrogatepass")
 
 
 def _told(messages: tuple[str, ...]) -> list[tuple[str, Any]]:
@@ -219,10 +226,10 @@ PLAYS: tuple[Callable[[bytes], None], ...] = (
 )
 
 
-def one(data: bytes) -> None:
-    """Play one input and judge it. Raises where something is wrong."""
-    if data:
-        PLAYS[data[0] % len(PLAYS)](data[1:])
+def one(data: bytes, plays: Sequence[Callable[[bytes], None]] = PLAYS) -> None:
+    """Play one input and judge it. Raises where something is wrong. Of what it is played as, only `plays` are."""
+    if data and (play := PLAYS[data[0] % len(PLAYS)]) in plays:
+        play(data[1:])
 
 
 @contextlib.contextmanager
@@ -277,12 +284,14 @@ def main(arguments: list[str]) -> None:
     """Fuzz until libFuzzer's options say that it is enough."""
     folder = Path(arguments[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for number, seed in enumerate(seeds()):
+    named = os.environ.get("EVIDENCE_PROXY_PLAYS", "").split(",")
+    plays = [play for play in PLAYS if play.__name__ in named] or list(PLAYS)
+    for number, seed in enumerate(seed for seed in seeds() if PLAYS[seed[0]] in plays):
         (folder / f"seed-{number:03}").write_bytes(seed)
     words = folder.parent / "words"
     words.write_text("".join(f'"{word}"\n' for word in _WORDS.split()))
     options = [f"-dict={words}", "-max_len=20000", "-timeout=120", "-rss_limit_mb=4096", "-print_final_stats=1"]
-    atheris.Setup([arguments[0], str(folder), *options, *arguments[2:]], one)
+    atheris.Setup([arguments[0], str(folder), *options, *arguments[2:]], lambda data: one(data, plays))
     atheris.Fuzz()
 
 

@@ -86,7 +86,7 @@ def outcomes(proxy: ProxyProcess) -> list[str]:
 async def test_each_clients_example_is_compacted_and_answered(
     stand_in: str, start_process: StartProcess, script: str
 ) -> None:
-    proxy = await proxy_for("evidence.toml", stand_in, start_process)
+    proxy = await proxy_for("plain.toml", stand_in, start_process)
     if script.endswith(".mjs"):
         # Node looks for packages beside a script, and these are where the tests' own scripts are.
         copies = [SCRIPTS / f".{os.getpid()}-{name}" for name in ("handbook.mjs", script)]
@@ -105,7 +105,7 @@ async def test_each_clients_example_is_compacted_and_answered(
 
 
 async def test_the_retrieval_agents_tagged_evidence_is_compacted(stand_in: str, start_process: StartProcess) -> None:
-    proxy = await proxy_for("evidence.toml", stand_in, start_process)
+    proxy = await proxy_for("tagged.toml", stand_in, start_process)
     printed = await run([sys.executable, str(EXAMPLES / "retrieval_agent.py")], proxy)
     assert outcomes(proxy) == THREE_QUESTIONS
     assert [line.strip() for line in printed.splitlines() if " cited " in line] == [
@@ -115,8 +115,18 @@ async def test_the_retrieval_agents_tagged_evidence_is_compacted(stand_in: str, 
     ]
 
 
+async def test_the_agent_without_a_cite_tool_is_compacted_by_what_the_proxy_asked(
+    stand_in: str, start_process: StartProcess
+) -> None:
+    proxy = await proxy_for("managed.toml", stand_in, start_process)
+    printed = await run([sys.executable, str(EXAMPLES / "managed_agent.py")], proxy)
+    assert [answer for answer in ANSWERS if answer in printed] == list(ANSWERS), printed
+    assert " cited " not in printed, "the client sees no call that it does not know"
+    assert outcomes(proxy) == ["no-evidence", "nothing-earlier", *["question=2"] * 2, *["question=3"] * 2]
+
+
 async def test_a_single_question_is_left_as_it_is(stand_in: str, start_process: StartProcess) -> None:
-    proxy = await proxy_for("evidence.toml", stand_in, start_process)
+    proxy = await proxy_for("tagged.toml", stand_in, start_process)
     printed = await run([sys.executable, str(EXAMPLES / "single_question.py")], proxy)
     assert "[lens-1]" in printed and "compacted" not in printed
     assert outcomes(proxy) == ["no-evidence", "nothing-earlier", "nothing-earlier"]
@@ -128,7 +138,7 @@ async def test_the_mcp_servers_questions_are_conversations_of_their_own(
     from mcp import ClientSession, StdioServerParameters
     from mcp.client.stdio import stdio_client
 
-    proxy = await proxy_for("evidence.toml", stand_in, start_process)
+    proxy = await proxy_for("tagged.toml", stand_in, start_process)
     server = StdioServerParameters(
         command=sys.executable,
         args=[str(EXAMPLES / "mcp_server.py")],
@@ -143,22 +153,12 @@ async def test_the_mcp_servers_questions_are_conversations_of_their_own(
     assert outcomes(proxy) == ["no-evidence", "nothing-earlier", "nothing-earlier"] * 2
 
 
-async def test_the_agent_without_a_cite_tool_is_compacted_by_what_the_proxy_asked(
-    stand_in: str, start_process: StartProcess
-) -> None:
-    proxy = await proxy_for("managed.toml", stand_in, start_process)
-    printed = await run([sys.executable, str(EXAMPLES / "managed_agent.py")], proxy)
-    assert [answer for answer in ANSWERS if answer in printed] == list(ANSWERS), printed
-    assert " cited " not in printed, "the client sees no call that it does not know"
-    assert outcomes(proxy) == ["no-evidence", "nothing-earlier", *["question=2"] * 2, *["question=3"] * 2]
-
-
 async def test_the_terminal_chat_shows_answers_citations_and_savings(
     stand_in: str, start_process: StartProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from textual.widgets import Input, Static
 
-    proxy = await proxy_for("evidence.toml", stand_in, start_process)
+    proxy = await proxy_for("tagged.toml", stand_in, start_process)
     monkeypatch.setenv("OPENAI_BASE_URL", f"{proxy.url}/v1")
     for name in ("terminal_chat", "conversation", "corpus", "handbook"):
         sys.modules.pop(name, None)
@@ -178,7 +178,7 @@ async def test_the_terminal_chat_shows_answers_citations_and_savings(
 async def test_the_web_chats_backend_tells_what_happens(
     stand_in: str, start_process: StartProcess, monkeypatch: pytest.MonkeyPatch, aiohttp_client: Any
 ) -> None:
-    proxy = await proxy_for("evidence.toml", stand_in, start_process)
+    proxy = await proxy_for("tagged.toml", stand_in, start_process)
     monkeypatch.setenv("OPENAI_BASE_URL", f"{proxy.url}/v1")
     for name in ("web_chat", "conversation", "corpus", "handbook"):
         sys.modules.pop(name, None)

@@ -225,3 +225,29 @@ async def test_layout_append_writes_once_what_the_database_gave(start: Any, tmp_
     assert talk.sent[:4] == first and '[b] Source: "T" (file:///t)\nB' in json.dumps(talk.sent).replace(
         '\\"', '"'
     ).replace("\\n", "\n")
+
+
+async def test_a_renewed_configuration_keeps_the_database_that_is_still_named(start: Any, tmp_path: Path) -> None:
+    from proxy.gateway.keeping import Keeping
+    from proxy.settings import Settings
+    from proxy.store.haiku_database import open_databases
+
+    def named(*uris: str) -> Settings:
+        tables = [
+            {"format": "haiku", "name": f"t{n}", "tools": [f"s{n}"], "database": uri} for n, uri in enumerate(uris)
+        ]
+        return Settings(evidence=tables)  # type: ignore[arg-type]
+
+    first = open_databases(named("a.lancedb"))
+    renewed = Keeping(None, None, first).renewed(named("b.lancedb", "a.lancedb"), None)._databases
+    assert renewed["t1"] is first["t0"] and renewed["t0"].uri == "b.lancedb"
+
+
+async def test_promise_3_what_fails_beside_the_wire_costs_only_itself(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = await start(made(tmp_path / "kb.lancedb", Manual("d", "T", None, {"a": []}, {})))
+    monkeypatch.setattr("proxy.ledger.provenance.described", lambda *_: 1 / 0)
+    await talk.asks(user("q"), *search("s", ("a", "A", None)), *cited(["a"]))
+    await talk.asks(user("next"))
+    assert talk.evidence.startswith("compacted; question=2; capsule=1;") and "[a]\nA" in talk.capsule

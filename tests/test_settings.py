@@ -57,7 +57,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (settings.policy.redirect_timeout_ms, settings.policy.keep_alive_ms) == (30_000, 1_000)
     assert (settings.store.uri, settings.store.data_dir, settings.store.retention_days) == (None, None, None)
     assert settings.store.read_timeout_ms == 250
-    assert (settings.store.records_cache_bytes, settings.store.contents_cache_bytes) == (32 << 20, 32 << 20)
+    assert (settings.store.records_cache_bytes, settings.store.contents_cache_bytes) == (16 << 20, 16 << 20)
     assert (settings.store.queue_bytes, settings.store.close_grace_ms) == (64 << 20, 20_000)
     assert settings.tenant.by == "authorization"
     assert settings.evidence == []

@@ -27,6 +27,7 @@ import pytest
 
 from proxy.settings import Settings, StoreSettings
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow, open_store
+from proxy.store import records as store_module
 from proxy.store.lance import SCHEMA_VERSION, Lance
 from proxy.store.place import Place
 from proxy.store.record import Entry
@@ -663,3 +664,37 @@ async def test_the_settings_say_where_records_are_kept(tmp_path: Path) -> None:
         assert rows.column("payload").to_pylist() == [payload]
     in_memory = open_store(Settings(store=StoreSettings(uri="memory://")))
     assert in_memory.ready() == (True, "records are kept in memory only")
+
+
+@pytest.mark.parametrize("what", ["read", "append"])
+async def test_a_store_that_hangs_is_told_of_before_it_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(store_module, "_HANGS_AFTER", 0.05)
+    monkeypatch.setattr(store_module, "_WRITING_HANGS_AFTER", 0.05)
+    gate = threading.Event()
+    working = getattr(Lance, what)
+
+    async def held_up(self: Lance, *arguments: Any, **options: Any) -> Any:
+        await asyncio.to_thread(gate.wait)
+        return await working(self, *arguments, **options)
+
+    async with opened(tmp_path / "data", read_timeout=0.01) as store:
+        store.add(record())
+        await store.flush()
+        assert store.ready()[0]
+        monkeypatch.setattr(Lance, what, held_up)
+        if what == "append":
+            store.add(record())
+
+        async def is_told() -> bool:
+            with contextlib.suppress(StoreSlow):
+                await store.find([record().key])
+            return "has not answered for" in store.ready()[1] and not store.ready()[0]
+
+        async def is_well() -> bool:
+            return store.ready()[0]
+
+        await eventually(is_told)
+        gate.set()
+        await eventually(is_well)

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.client import ask
 from tests.house.crowd import Crowd
 from tests.house.provider import Provider
-from tests.house.replicas import Replicas, S3Server
+from tests.house.replicas import Replicas, S3Server, is_ready
 
 FULL = os.environ.get("EVIDENCE_PROXY_PROOFS") == "full"
 TABLE = Path(__file__).parents[1] / "docs" / "proofs" / "replicas.md"
@@ -26,9 +25,10 @@ STORES = ["a local directory", "an S3 server"]
 
 @pytest.fixture
 async def shared(provider: Provider, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Replicas]:
-    """Two replicas on one store."""
+    """Two replicas on one store. Outside of the proof a read may take longer: a machine that tests may be busy."""
+    patience = 250 if FULL else 10_000
     if request.param == "a local directory":
-        replicas = Replicas(provider.url, tmp_path / "data", {}, seed=1)
+        replicas = Replicas(provider.url, tmp_path / "data", {}, seed=1, read_timeout_ms=patience)
         yield await replicas.start(2)
         await replicas.stop()
         return
@@ -36,7 +36,8 @@ async def shared(provider: Provider, tmp_path: Path, request: pytest.FixtureRequ
         pytest.skip("no S3 server is installed: run `make clients`")
     s3 = await S3Server().start()
     try:
-        replicas = Replicas(provider.url, f"s3://{s3.bucket}/conversations", s3.environment, seed=2)
+        uri = f"s3://{s3.bucket}/conversations"
+        replicas = Replicas(provider.url, uri, s3.environment, seed=2, read_timeout_ms=patience)
         yield await replicas.start(2)
         await replicas.stop()
     finally:
@@ -51,8 +52,7 @@ async def held(provider: Provider, replicas: Replicas, answers: int, think: tupl
     crowd.waits = think
     await crowd.hold(CONVERSATIONS, crowd.more(answers))
     for process in replicas.processes:
-        seen = await ask(process.url, target="/readyz", method="GET")
-        assert seen.status == 200, seen.body
+        await is_ready(process)
     assert min(replicas.asked) > answers // 4, "both were asked"
     assert replicas.troubles == []
     return crowd
@@ -68,8 +68,8 @@ async def test_promise_7_two_replicas_on_one_store_send_what_is_right_and_nearly
     provider: Provider, shared: Replicas
 ) -> None:
     await held(provider, shared, 150, think=(0, 0.3), seed=3)
-    # Two seconds, because a machine that tests may be busy with others; the proof takes one.
-    patient = await held(provider, shared, 150, think=(2.0, 2.5), seed=4)
+    # Three seconds, for the same reason; the proof takes one.
+    patient = await held(provider, shared, 100, think=(3.0, 3.5), seed=4)
     assert share(patient) >= 0.99, patient.openings
 
 
@@ -81,7 +81,7 @@ _told: dict[str, tuple[Crowd, Crowd]] = {}
 async def test_promise_7_a_question_that_follows_by_a_second_is_compacted(
     provider: Provider, shared: Replicas, request: pytest.FixtureRequest
 ) -> None:
-    hasty = await held(provider, shared, 3_000, think=(0, 0.3), seed=5)
+    hasty = await held(provider, shared, 1_000, think=(0, 0.3), seed=5)
     patient = await held(provider, shared, 1_500, think=(1.0, 1.2), seed=6)
     assert share(patient) >= 0.99, patient.openings
     _told[request.node.callspec.params["shared"]] = hasty, patient

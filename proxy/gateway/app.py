@@ -420,7 +420,7 @@ class Gateway:
         self._readiness = readiness
         self._server = settings.server
         self._limit = settings.server.max_body_bytes
-        self._capacity = Capacity(settings.server.max_requests, settings.server.max_bytes_in_flight)
+        self.capacity = Capacity(settings.server.max_requests, settings.server.max_bytes_in_flight)
         self._upstream: Upstream | None = None
         self._http: _Server | None = None
         self._runner: web.ServerRunner | None = None
@@ -429,6 +429,11 @@ class Gateway:
         self._running: set[asyncio.Task[Any]] = set()
         self._finishing: set[asyncio.Task[None]] = set()
         self._closing = False
+
+    @property
+    def running(self) -> int:
+        """How many requests are under way."""
+        return len(self._running)
 
     @property
     def provider(self) -> str:
@@ -494,7 +499,7 @@ class Gateway:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
-        facts = _Facts(request, self._server, self._serving, self._capacity.share())
+        facts = _Facts(request, self._server, self._serving, self.capacity.share())
         arrived = facts.arrived()
         facts.trace = self._watcher.arrived(arrived)
         task = asyncio.current_task()
@@ -555,7 +560,7 @@ class Gateway:
                 facts.end = "unknown-key"
                 facts.out.hang_up()
                 return await facts.out.answer(errors.unknown_key(), facts.own_lines())
-        self._capacity.room_for(_content_length(facts.headers) or 0 if facts.api is not None else 0)
+        self.capacity.room_for(_content_length(facts.headers) or 0 if facts.api is not None else 0)
         if facts.path == _RETURNS and facts.serving.tagging is not None:
             return await self._tag(facts, facts.serving.tagging)
         if facts.method == "CONNECT":

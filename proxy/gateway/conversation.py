@@ -30,7 +30,7 @@ from proxy.gateway.keeping import Conversation, Keeping, Registered, Settled
 from proxy.gateway.managing import Managing
 from proxy.gateway.notebook import Notebook
 from proxy.gateway.offers import Offering, Offers
-from proxy.gateway.recent import Recent
+from proxy.gateway.recent import Recent, RecentBytes
 from proxy.gateway.seen import Done, Seen, SeenRequests
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
@@ -47,6 +47,7 @@ from proxy.policy.cite_rounds import Bounds
 from proxy.policy.ending import Violation, asked_by, may_end
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
+from proxy.wire.bodies import refuse_dust
 from proxy.wire.messages import Api, NotJson, Picture, Reply, ReplyReader, Request, splice
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ _MOST_CANDIDATES = 256
 #: The first record makes the store be opened, which takes as long as an import.
 _SHARED_SECONDS = 5.0
 _MOST_GIVEN = 20_000
+_MOST_GIVEN_BYTES = 64 * 1024 * 1024
+#: How much larger a record is in memory than its bytes, measured.
+_DECODED = 9
 _MOST_RECORDS = 5_000
 #: How many of one conversation's questions are looked at where its history was trimmed, newest first.
 _MOST_OF_ONE = 256
@@ -178,9 +182,13 @@ class Conversations:
         self._policy = Policy(settings.policy, self._habits, held)
         self._store = store
         self._shared = settings.server.workers > 1
-        self._given: Recent[bytes, Boundary] = Recent(_MOST_GIVEN)
+        self._given: Recent[bytes, Boundary] = RecentBytes(
+            _MOST_GIVEN, _MOST_GIVEN_BYTES, lambda given: given.record, _weight
+        )
         self._unsettled: Recent[bytes, bool] = Recent(_MOST_GIVEN)
-        self._records: Recent[bytes, Record] = Recent(_MOST_RECORDS)
+        self._records: Recent[bytes, Record] = RecentBytes(
+            _MOST_RECORDS, settings.store.records_cache_bytes, lambda record: record, _weight
+        )
         self._decodes: Recent[bytes, bool] = Recent(_MOST_PICTURES)
         self._histories = Histories()
         self._seen = SeenRequests()
@@ -391,6 +399,7 @@ class Conversations:
         try:
             earlier = continues.transcript if continues is not None else None
             with asked.stays.room("wire"):
+                refuse_dust(asked.body)
                 request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None, surely)
         except NotJson:
             return _Read(None, Reason.NOT_JSON)
@@ -901,3 +910,8 @@ def _refusal(outcome: Outcome, member: str) -> Refusal:
     )
     error = {"error": {"message": message, "type": "invalid_request_error", "param": member, "code": reason}}
     return Refusal(422, json.dumps(error).encode(), (("Content-Type", "application/json"), ("x-should-retry", "false")))
+
+
+def _weight(record: object) -> int:
+    """About how many bytes a record takes in memory."""
+    return _DECODED * len(records.encode(record)) if isinstance(record, Record) else 0

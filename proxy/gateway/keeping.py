@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -23,10 +24,14 @@ from proxy.ledger.provenance import RegisteredPicture
 from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
 from proxy.store import StoredRecord
+from proxy.store.haiku_database import HaikuDatabase
+from proxy.store.thread import StoreThread
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
     from proxy.store import RecordStore
+
+log = logging.getLogger("evidence_proxy.keeping")
 
 
 class Registered(Protocol):
@@ -131,11 +136,10 @@ class Keeping:
 
     def renewed(self, settings: Settings, registered: Registered | None) -> Keeping:
         """The same by other evidence tables; a database that is still named stays open."""
-        from proxy.store.haiku_database import open_databases
-
-        open_now = {database.uri: database for database in self._databases.values()}
-        named = {name: open_now.get(one.uri, one) for name, one in open_databases(settings).items()}
-        new = Keeping(self._contents, registered, named)
+        named = {table.name: table.database for table in settings.evidence if table.database is not None}
+        known: dict[str, Database] = {one.uri: one for one in self._databases.values()}
+        known |= {uri: HaikuDatabase(uri, StoreThread()) for uri in {*named.values()} - {*known}}
+        new = Keeping(self._contents, registered, {name: known[uri] for name, uri in named.items()})
         new._shown = self._shown
         return new
 
@@ -166,15 +170,25 @@ class Keeping:
         if not names or self._contents is None:
             return NOTHING
         keys = {_key(conversation.tenant, one, name): name for name in names for one in conversation.digests}
-        rows = await self._contents.find(list(keys))
-        found: dict[bytes, bytes] = {}
-        for key, payloads in rows.items():
-            for payload in payloads:
-                found[keys[key]] = payload
-        return Aside(found)
+        rows = dict(await self._contents.find(list(keys)))
+        there = {keys[key] for key in rows}
+        if lacking := [key for key, name in keys.items() if name not in there]:
+            # Another replica writes them with the record, in another table: what is not seen yet may be there.
+            rows |= await self._contents.find(lacking, fresh=True)
+        return Aside({keys[key]: payload for key, payloads in rows.items() for payload in payloads})
 
     async def completed(self, settled: Settled, conversation: Conversation) -> tuple[Record, list[StoredRecord]]:
-        """The record with all that others than the wire say of what was cited, and the contents to keep for it."""
+        """The record with all that others than the wire say of what was cited, and the contents to keep for it.
+
+        Whatever goes wrong here costs only that: the question is settled all the same.
+        """
+        try:
+            return await self._completed(settled, conversation)
+        except Exception:
+            log.exception("a record goes without what others than the wire say of it")
+            return settled.record, []
+
+    async def _completed(self, settled: Settled, conversation: Conversation) -> tuple[Record, list[StoredRecord]]:
         record, shown = settled.record, settled.as_shown
         files: dict[bytes, bytes] = {}
         registered: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
@@ -27,11 +28,49 @@ class Recent(Generic[Key, Value]):
 
     def put(self, key: Key, value: Value) -> None:
         with self._lock:
+            before = self._values.get(key)
             self._values[key] = value
             self._values.move_to_end(key)
-            if len(self._values) > self._most:
-                self._values.popitem(last=False)
+            self._took(before, value)
+            while self._values and self._is_full():
+                self._took(self._values.popitem(last=False)[1], None)
 
     def drop(self, key: Key) -> None:
         with self._lock:
-            self._values.pop(key, None)
+            self._took(self._values.pop(key, None), None)
+
+    def _took(self, gone: Value | None, come: Value | None) -> None:
+        """A value left, another came."""
+
+    def _is_full(self) -> bool:
+        return len(self._values) > self._most
+
+
+class RecentBytes(Recent[Key, Value]):
+    """The same, up to a number of bytes as well. `heavy` is what of a value weighs, and `weigh` says how much: many
+    values may share one heavy thing, which counts once."""
+
+    def __init__(
+        self, most: int, most_bytes: int, heavy: Callable[[Value], object], weigh: Callable[[object], int]
+    ) -> None:
+        super().__init__(most)
+        self._most_bytes = most_bytes
+        self._heavy = heavy
+        self._weigh = weigh
+        self._shared: dict[int, tuple[int, int]] = {}  # id of a heavy thing -> how many values share it, its bytes
+        self.size = 0
+
+    def _took(self, gone: Value | None, come: Value | None) -> None:
+        for value, more in ((come, 1), (gone, -1)):
+            heavy = None if value is None else self._heavy(value)
+            if heavy is None:
+                continue
+            sharing, size = self._shared.get(id(heavy)) or (0, self._weigh(heavy))
+            self.size += size if sharing == 0 else -size if sharing + more == 0 else 0
+            if sharing + more:
+                self._shared[id(heavy)] = sharing + more, size
+            else:
+                del self._shared[id(heavy)]
+
+    def _is_full(self) -> bool:
+        return super()._is_full() or self.size > self._most_bytes

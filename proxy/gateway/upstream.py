@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import select
 import socket
 import ssl
 from collections.abc import AsyncIterable, Coroutine
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -181,6 +183,7 @@ class Upstream:
             self.tls.load_verify_locations(ca_file.expanduser())
         loop = asyncio.get_running_loop()
         self._loop = loop
+        self._used: WeakSet[ResponseHandler] = WeakSet()
         self._connector = aiohttp.TCPConnector(
             limit=0,
             ssl=self.tls or True,
@@ -207,7 +210,7 @@ class Upstream:
         """
         where = self.destination.origin
         try:
-            connection = await self._connector.connect(self._address, [], self._timeout)
+            connection = await self._connect()
         except TimeoutError:
             raise Unreachable(where, f"got no connection within {self.limits.connect:g} seconds") from None
         except (aiohttp.ClientError, OSError) as failed:
@@ -264,6 +267,23 @@ class Upstream:
                 failed.sent = sent
             raise failed
         return Reply(message, payload, connection, upload, self.limits.idle)
+
+    async def _connect(self) -> Connection:
+        """A connection on which the provider has said nothing that was not asked for.
+
+        What lies unread on one that was used before is its end, or bytes after the last reply: the next request would
+        take these for its own reply.
+        """
+        while True:
+            connection = await self._connector.connect(self._address, [], self._timeout)
+            protocol = connection.protocol
+            if protocol is None or protocol not in self._used:
+                if protocol is not None:
+                    self._used.add(protocol)
+                return connection
+            if not protocol.should_close and not _readable(protocol.transport):
+                return connection
+            _abort(connection)
 
     async def _in_time(self, head: Coroutine[Any, Any, T], upload: asyncio.Task[None] | None) -> T:
         """The head of a reply. The provider's time begins when it has the request. Raises `TimeoutError`."""
@@ -377,6 +397,15 @@ def _write(transport: asyncio.Transport, head: bytes, body: bytes) -> None:
     else:
         transport.write(head)
         transport.write(body)
+
+
+def _readable(transport: asyncio.Transport | None) -> bool:
+    """Whether bytes or an end wait in a socket that the event loop has not looked at yet."""
+    if transport is None or not hasattr(select, "poll"):
+        return transport is None
+    polled = select.poll()
+    polled.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(polled.poll(0))
 
 
 def _abort(connection: Connection) -> None:

@@ -45,6 +45,7 @@ class HaikuDatabase:
     """One database: opened when it is first needed, and again after a failure. Its methods never raise."""
 
     def __init__(self, uri: str, thread: StoreThread) -> None:
+        self._uri = uri
         self._place = Place.of(uri, Path())
         self._thread = thread
         self._tables: dict[str, AsyncTable] | None = None
@@ -53,7 +54,7 @@ class HaikuDatabase:
     @property
     def uri(self) -> str:
         """Where it lies, as the settings say it."""
-        return self._place.uri
+        return self._uri
 
     @property
     def collection(self) -> str:
@@ -123,7 +124,7 @@ class HaikuDatabase:
             return Documents()
         documents = {document for document, _ in items.values()}
         named = await _rows(tables[_DOCUMENTS], f"id IN ({_listed(documents)})", "id", "title", "uri")
-        meta = {row["id"]: (row["title"] or None, row["uri"] or None) for row in named}
+        meta = {row["id"]: (_line(row["title"]), _line(row["uri"])) for row in named}
         captioned = await self._captioned(tables[_ITEMS], items.values())
         return Documents(
             {
@@ -180,8 +181,8 @@ _COLUMNS = {
 def open_databases(settings: Settings) -> dict[str, HaikuDatabase]:
     """The databases that the evidence tables name, by the tables' names; none is opened yet."""
     named = {table.name: table.database for table in settings.evidence if table.database is not None}
-    thread = StoreThread() if named else None
-    return {name: HaikuDatabase(uri, thread) for name, uri in named.items() if thread is not None}
+    by_uri = {uri: HaikuDatabase(uri, StoreThread()) for uri in set(named.values())}
+    return {name: by_uri[uri] for name, uri in named.items()}
 
 
 class _Unfit(Exception):
@@ -203,6 +204,11 @@ def _items(metadata: str) -> list[str]:
     except (ValueError, AttributeError, RecursionError):
         return []
     return [ref for ref in references if isinstance(ref, str)] if isinstance(references, list) else []
+
+
+def _line(text: str | None) -> str | None:
+    """A title or an address as one line, which the capsule's source line is."""
+    return " ".join((text or "").split()) or None
 
 
 def _sensible(chunks: Iterable[str]) -> list[str]:

@@ -33,9 +33,9 @@ SCHEMA_VERSION = 2
 """1: no column `conversation`. 2: with it."""
 
 _SEES_OTHERS_AFTER = timedelta(seconds=0.5)
-# LanceDB's own limits are gigabytes. A key's index entry is about 38 bytes, so these hold all pages of a million.
-_INDEX_CACHE_BYTES = 64 << 20
-_METADATA_CACHE_BYTES = 32 << 20
+# LanceDB's own limits are gigabytes. A key's index entry is about 40 bytes: of a million rows, half the pages are held.
+_INDEX_CACHE_BYTES = 24 << 20
+_METADATA_CACHE_BYTES = 8 << 20
 # An IN list is planned as a chain of ORs; longer ones gain nothing.
 _KEYS_PER_QUERY = 256
 _MOST_UNDER_A_KEY = 64

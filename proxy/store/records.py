@@ -37,6 +37,7 @@ _READS_AT_ONCE = 64
 _READ_TAKES_AT_MOST = 30.0
 # A store that answers nobody is told of before its reads are given up, which tells of themselves.
 _HANGS_AFTER = 3.0
+_WRITING_HANGS_AFTER = 10.0
 _MAINTENANCE_TAKES_AT_MOST = 3_600.0
 
 
@@ -54,7 +55,7 @@ class RecordStore:
         *,
         read_timeout: float,
         retention: timedelta | None,
-        cache_bytes: int = 32 << 20,
+        cache_bytes: int = 16 << 20,
         queue_bytes: int = 64 << 20,
         close_grace: float = 20.0,
         pace: Pace | None = None,
@@ -63,7 +64,7 @@ class RecordStore:
         self._read_timeout = read_timeout
         self._retention_us = None if retention is None else retention // timedelta(microseconds=1)
         self._close_grace = close_grace
-        self._pace = pace or Pace()
+        self._pace = pace or Pace.of(self._place)
         self._counts = Counts()
         self._health = Health()
         self._finding, self._querying, self._writing = Durations(), Durations(), Durations()
@@ -231,8 +232,11 @@ class RecordStore:
             return False, "the record store is not started" if self._disk is None else "the record store is closed"
         if self._health.fault is not None:
             return False, self._health.fault
-        waited = time.monotonic() - min(self._reads.values(), default=time.monotonic())
-        if waited > _HANGS_AFTER:
+        now = time.monotonic()
+        waited = now - min(self._reads.values(), default=now)
+        writing = now - (self._disk.writer.writing_since or now)
+        if waited > _HANGS_AFTER or writing > _WRITING_HANGS_AFTER:
+            waited = max(waited, writing)
             return False, f"the record store in {self._place.shown} has not answered for {waited:.0f} s"
         if self._disk.door.lance is not None:
             return True, f"the record store in {self._place.shown} is open"
@@ -434,7 +438,17 @@ class _Disk:
         self.thread = StoreThread()
         self.door = Door(place, self.thread, health)
         self.upkeep = Upkeep(self.door, self.thread, cache, counts, health, pace, retention_us)
-        self.writer = Writer(self.door, self.thread, unwritten, cache, counts, health, writing, self.upkeep.committed)
+        self.writer = Writer(
+            self.door,
+            self.thread,
+            unwritten,
+            cache,
+            counts,
+            health,
+            writing,
+            self.upkeep.committed,
+            pace.group_from_pieces,
+        )
         self.upkeep.writer = self.writer
         self._tasks = [asyncio.create_task(self.writer.run()), asyncio.create_task(self.upkeep.run())]
 

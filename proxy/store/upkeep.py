@@ -16,7 +16,9 @@ from datetime import timedelta
 from proxy.store.cache import RecordCache
 from proxy.store.door import Door
 from proxy.store.health import Counts, Health
+from proxy.store.heap import give_back
 from proxy.store.lance import Lance
+from proxy.store.place import Place
 from proxy.store.record import StoreError
 from proxy.store.thread import StoreThread
 from proxy.store.writer import Writer
@@ -45,6 +47,15 @@ class Pace:
     """Between looks whether the store is still the one that was opened."""
     prune: float = 3_600.0
     tick: float = 1.0
+    group_from_pieces: int = 64
+    """With so many, commits are made seldomer."""
+
+    @classmethod
+    def of(cls, place: Place) -> Pace:
+        """The pace for a place: where each piece is a request over a network, there should be few."""
+        if place.directory is not None:
+            return cls()
+        return cls(tidy_after_commits=16, tidy_after=30.0, tidy_from_pieces=8, group_from_pieces=8)
 
 
 class Upkeep:
@@ -177,6 +188,7 @@ class Upkeep:
             finally:
                 self._tidied = time.monotonic()
                 self._not_before = self._tidied + (self._tidied - began) / self._pace.tidy_share
+        await asyncio.to_thread(give_back)
         self.writer.pieces -= pieces
         self._dead_versions = replaced
         self._counts.tidied += 1

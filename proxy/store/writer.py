@@ -23,7 +23,6 @@ _BYTES = 8 << 20
 _LINGER = 0.05
 # Every commit adds a piece that reads look at until the next tidying; with many of them, group more.
 _LONG_LINGER = 0.25
-_MANY_PIECES = 64
 
 
 class Writer:
@@ -39,6 +38,7 @@ class Writer:
         health: Health,
         writing: Durations,
         committed: Callable[[], None],
+        many_pieces: int,
     ) -> None:
         self._door = door
         self._thread = thread
@@ -48,11 +48,14 @@ class Writer:
         self._health = health
         self._writing = writing
         self._committed = committed
+        self._many_pieces = many_pieces
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
         self._flushing: list[asyncio.Future[StoreError | None]] = []
         self.pieces = 0
         """Commits since the last tidying."""
+        self.writing_since: float | None = None
+        """When the commit that is going on began, on the monotonic clock."""
 
     def wake(self) -> None:
         """There is something to write."""
@@ -80,7 +83,7 @@ class Writer:
                 if failures:
                     await self._unless_urgent(backoff(failures))
                 elif len(self._unwritten) < _ROWS:
-                    await self._unless_urgent(_LINGER if self.pieces < _MANY_PIECES else _LONG_LINGER)
+                    await self._unless_urgent(_LINGER if self.pieces < self._many_pieces else _LONG_LINGER)
                 fault = await self._write()
                 failures = failures + 1 if fault else 0
                 self._attempted(fault)
@@ -104,9 +107,9 @@ class Writer:
         try:
             lance = await self._door.open()
             batch = self._unwritten.take(_ROWS, _BYTES)
-            began = time.perf_counter()
+            began = self.writing_since = time.monotonic()
             await self._thread.run(lance.append(batch))
-            self._writing.note(time.perf_counter() - began)
+            self._writing.note(time.monotonic() - began)
         except Exception as error:
             self._unwritten.put_back()
             if lance is not None:
@@ -115,6 +118,8 @@ class Writer:
             self._counts.failed += 1
             self._health.failed("write", fault)
             return fault
+        finally:
+            self.writing_since = None
         self._unwritten.remove(batch)
         self._cache.mark_written(batch)
         self._counts.written += len(batch)

@@ -9,6 +9,7 @@ from typing import Any
 
 from proxy.compaction.account import REASONS, WORDS, Account, Asking, Group, Line
 from proxy.compaction.outcome import Compacted, Figures, Outcome
+from proxy.visibility.totals import Change, Totals
 
 
 def outcome(made: Outcome) -> dict[str, Any]:
@@ -86,3 +87,31 @@ def questions(asked: tuple[Asking, ...]) -> list[dict[str, Any]]:
         }
         for one in asked
     ]
+
+
+def totals(told: Totals) -> dict[str, Any]:
+    """What everything came to. `observed` are the figures of what `observe` only looked at; None where it did not."""
+    observed = None
+    if told.observed_bytes != Change():
+        observed = {"bytes": _change(told.observed_bytes), "tokens": _change(told.observed_tokens)}
+    money = told.money
+    return {
+        "requests": sum(told.outcomes.values()),
+        "compacted": sum(n for (made, _), n in told.outcomes.items() if made == "compacted"),
+        "outcomes": {made if made == "compacted" else f"{made}: {why}": n for (made, why), n in told.outcomes.items()},
+        "bytes": _change(told.bytes),
+        "tokens": {**_change(told.tokens), "pictures": told.pictures.before, "guessed": told.guessed}
+        if told.tokens != Change()
+        else None,
+        "observed": {"bytes": _change(told.observed_bytes), "tokens": _change(told.observed_tokens)}
+        if observed
+        else None,
+        "usage": {"requests": told.reported, "input": told.input, "cached": told.cached, "output": told.output}
+        if told.reported
+        else None,
+        "money": {name: getattr(money, name) for name in money.__slots__} if money is not None else None,
+    }
+
+
+def _change(change: Change) -> dict[str, int]:
+    return {"before": change.before, "after": change.after}

@@ -52,7 +52,7 @@ class Lookout:
 
     def __init__(self, settings: Settings, store: HasStats, conversations: HasCounts) -> None:
         self.tally = Tally(prices_of(settings))
-        self.inspector = Inspector(settings)
+        self.inspector = Inspector(settings, self.tally)
         self.counting = Counting([self.tally.counted, self._counted, self.inspector.counted])
         about = {"mode": settings.compaction.mode, "layout": settings.compaction.layout, "policy": settings.policy.mode}
         self.metrics = Metrics(_Sources(store, conversations, self.counting), about)

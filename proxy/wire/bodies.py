@@ -21,6 +21,19 @@ Item = TypeVar("Item", bound=msgspec.Struct)
 _SPACE = re.compile(rb"[ \t\n\r]*")
 _COMMA, _CLOSING = ord(","), ord("]")
 
+# Each element of a body costs much more than its bytes. No conversation has so many of so few bytes; what is made of
+# nothing else is not read at all.
+_ELEMENTS = 250_000
+_BYTES_PER_ELEMENT = 8
+
+
+def refuse_dust(body: bytes) -> None:
+    """Raises NotJson for a body of hundreds of thousands of elements of a few bytes each. Commas in texts count, too:
+    texts have one in every thirty bytes or so."""
+    most = _ELEMENTS + len(body) // _BYTES_PER_ELEMENT
+    if len(body) > _ELEMENTS and body.count(b",") > most:
+        raise NotJson(f"expected no more than {most} elements in {len(body)} bytes")
+
 
 @dataclass(frozen=True, slots=True)
 class CutBody(Generic[Item]):

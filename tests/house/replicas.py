@@ -96,10 +96,12 @@ class S3Server:
 class Replicas:
     """Proxies with one store between them, asked at random."""
 
-    def __init__(self, upstream: str, uri: str | Path, environment: Mapping[str, str], seed: int) -> None:
+    def __init__(
+        self, upstream: str, uri: str | Path, environment: Mapping[str, str], seed: int, read_timeout_ms: int = 250
+    ) -> None:
         self._config = (
             f'[server]\nadmin_port = 0\n[upstream]\nbase_url = "{upstream}"\n[[evidence]]\nformat = "haiku"\n'
-            f'[store]\nuri = "{uri}"\n[tags]\nkey_env = "THE_TAG_KEYS"\n'
+            f'[store]\nuri = "{uri}"\nread_timeout_ms = {read_timeout_ms}\n[tags]\nkey_env = "THE_TAG_KEYS"\n'
         )
         self._environment = {**environment, "THE_TAG_KEYS": "5b" * 32}
         self._random = random.Random(seed)

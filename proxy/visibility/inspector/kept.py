@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import zlib
 from collections import OrderedDict, deque
 from collections.abc import Iterator
@@ -12,34 +13,44 @@ Row = dict[str, Any]
 
 
 class Blobs:
-    """Values by key, compressed; those used longest ago go first. One alone may take a quarter of the room."""
+    """Values by key, compressed; those used longest ago go first. One alone may take a quarter of the room.
+
+    Safe to use from threads.
+    """
 
     def __init__(self, most_bytes: int) -> None:
+        self._lock = threading.Lock()
         self._most = most_bytes
         self._kept: OrderedDict[tuple[str, str], bytes] = OrderedDict()
         self.size = 0
 
     def put(self, kind: str, name: str, blob: bytes) -> bool:
         """Keep a blob. False where it is too large to be kept at all."""
-        self.drop(kind, name)
-        if len(blob) > self._most // 4:
-            return False
-        self._kept[kind, name] = blob
-        self.size += len(blob)
-        while self.size > self._most:
-            _, gone = self._kept.popitem(last=False)
-            self.size -= len(gone)
-        return True
+        with self._lock:
+            self._drop(kind, name)
+            if len(blob) > self._most // 4:
+                return False
+            self._kept[kind, name] = blob
+            self.size += len(blob)
+            while self.size > self._most:
+                _, gone = self._kept.popitem(last=False)
+                self.size -= len(gone)
+            return True
 
     def get(self, kind: str, name: str) -> bytes | None:
         """A blob, which is now the one used last."""
-        blob = self._kept.get((kind, name))
-        if blob is not None:
-            self._kept.move_to_end((kind, name))
-        return blob
+        with self._lock:
+            blob = self._kept.get((kind, name))
+            if blob is not None:
+                self._kept.move_to_end((kind, name))
+            return blob
 
     def drop(self, kind: str, name: str) -> None:
         """Forget a blob, if it is there."""
+        with self._lock:
+            self._drop(kind, name)
+
+    def _drop(self, kind: str, name: str) -> None:
         gone = self._kept.pop((kind, name), None)
         if gone is not None:
             self.size -= len(gone)

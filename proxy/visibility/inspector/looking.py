@@ -32,6 +32,7 @@ from proxy.ledger.records import Record
 from proxy.ledger.transcript import Return, Transcript
 from proxy.visibility import accounts
 from proxy.visibility.inspector.kept import Row, packed
+from proxy.visibility.metrics import named, weights
 
 _MOST_CONVERSATIONS = 500
 _MOST_ALIKE = 8
@@ -71,14 +72,14 @@ class Looking:
         if told is None or read is None:
             return Looked(self.row(passed))
         marks = differing.marks(read)
-        named = self._apart.of(told.tenant, read.opening, marks)
+        apart = self._apart.of(told.tenant, read.opening, marks)
         known = [record for payload in told.settled if (record := records.decode(payload)) is not None]
         account = accounts_of.account(read, told.evidence, self._habits, told.boundary, told.outcome, look=_looked_at)
         asked = accounts_of.asking(read, told.evidence, self._habits, told.boundary, known)
-        conversation = self.named("conversation", *named.name)
+        conversation = self.named("conversation", *apart.name)
         row = self.row(passed, conversation, account, known)
         if isinstance(reason := row["reason"], str) and reason == Reason.NO_RECORD.value:
-            row["difference"] = _difference(named.before, marks)
+            row["difference"] = _difference(apart.before, marks)
         detail = {
             "messages": self._lines(told, account),
             "questions": self._questions(asked),
@@ -105,7 +106,8 @@ class Looking:
         told = passed.conversed
         made = accounts.outcome(told.outcome) if told is not None else None
         reason = _REASON.search(passed.outcome or "")
-        went = _went(told) if told is not None else b""
+        outcome, why = named(told) if told is not None else ("untouched", reason[1] if reason is not None else None)
+        before, after = weights(passed, told) if told is not None else (passed.received, passed.forwarded)
         return {
             "id": passed.arrived.id[:_LONGEST_TEXT],
             "at": passed.arrived.at // 1_000_000,
@@ -117,14 +119,14 @@ class Looking:
             "model": (told.model or "")[:_LONGEST_TEXT] if told is not None else "",
             "status": passed.status,
             "end": passed.end,
-            "outcome": made["outcome"] if made is not None else "untouched",
-            "reason": made["reason"] if made is not None else reason[1] if reason is not None else None,
+            "outcome": outcome,
+            "reason": why if outcome != "compacted" else None,
             "because": made["because"] if made is not None else None,
             "figures": made["figures"] if made is not None else None,
-            "before": len(told.came) if told is not None else passed.received,
-            "after": len(went) if told is not None else passed.forwarded,
+            "before": before,
+            "after": after,
             "forwarded": passed.forwarded,
-            "capsule_bytes": account.capsule_bytes if account is not None and went is not _came(told) else 0,
+            "capsule_bytes": account.capsule_bytes if account is not None else 0,
             "added": round(passed.added * 1000, 3),
             "took": round(passed.took * 1000, 1),
             "usage": _usage(told),
@@ -198,14 +200,6 @@ def _asked(record: Record) -> dict[str, Any]:
 def _settled(known: Sequence[Record]) -> dict[int, dict[str, Any]]:
     """What records that were just made say of their questions."""
     return {record.ordinal: {**_asked(record), "message": None, "evidence": []} for record in known}
-
-
-def _went(told: Conversed) -> bytes:
-    return told.would if told.would is not None else told.went
-
-
-def _came(told: Conversed | None) -> bytes | None:
-    return told.came if told is not None else None
 
 
 def _usage(told: Conversed | None) -> dict[str, int | None] | None:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.gateway.watched import Arrived, Passed
 from proxy.ledger.questions import Habits
-from proxy.visibility import logs
+from proxy.visibility import accounts, logs
 from proxy.visibility.inspector.kept import Blobs, Row, Rows, packed, unpacked
 from proxy.visibility.inspector.looking import Looked, Looking, line_bytes, opened
-from proxy.visibility.inspector.totals import Totals
 from proxy.wire.messages import Message
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
     from proxy.visibility.counting import Counted
+    from proxy.visibility.totals import Tally
 
 _MOST_WAITING = 256
 _MOST_WAITING_BYTES = 128 * 1024 * 1024
@@ -57,14 +57,15 @@ class Listener:
 class Inspector:
     """One per process, made on its event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, tally: Tally) -> None:
+        """`tally` adds up the same requests, and hears of each before this does."""
         given = settings.inspector
         habits = Habits(
             output_tools=frozenset(settings.policy.output_tools),
             continuation_prefixes=tuple(settings.policy.continuation_prefixes),
         )
         self.content = given.content
-        self.totals = Totals()
+        self._tally = tally
         self._rows = Rows(given.requests)
         self._blobs = Blobs(given.memory_bytes)
         self._looking = Looking(habits, given.content)
@@ -112,7 +113,6 @@ class Inspector:
             "after": counted.after.total,
             "estimated": not counted.before.known or counted.before.pictures > 0,
         }
-        self.totals.count_tokens(tokens)
         row = self._rows.called(counted.passed.arrived.id)
         if row is not None:
             row["tokens"] = tokens
@@ -150,7 +150,7 @@ class Inspector:
     def state(self) -> dict[str, Any]:
         """Totals, and how much is kept."""
         return {
-            **self.totals.as_value(),
+            **accounts.totals(self._tally.totals()),
             "underway": self._underway,
             "kept": len(self._rows),
             "conversations": self._rows.conversations(),
@@ -203,6 +203,7 @@ class Inspector:
         while (request := self._waiting.get()) is not None:
             try:
                 looked = self._looking.look(request)
+                self._note_questions(looked.row["conversation"], looked.questions)
             except Exception as fault:
                 logs.fault("inspector-failed", fault, id=request.arrived.id)
                 looked = Looked(self._looking.row(request))
@@ -221,13 +222,11 @@ class Inspector:
         self._serial += 1
         row["serial"] = self._serial
         row["tokens"] = self._early.pop(row["id"], None)
-        self.totals.count(row)
         name = str(self._serial)
         if looked.detail is not None:
             row["detail"] = self._blobs.put("detail", name, looked.detail)
         if looked.content is not None:
             self._blobs.put("content", name, looked.content)
-        self._note_questions(row["conversation"], looked.questions)
         gone = self._rows.add(row)
         if gone is not None:
             self._blobs.drop("detail", str(gone["serial"]))

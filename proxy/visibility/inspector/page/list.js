@@ -1,9 +1,9 @@
 // The first view: totals, and the requests as they come.
 
 import { el, say } from "/inspector/page/dom.js";
-import { conversationLink, outcome, size, tokens, usage, weigh } from "/inspector/page/pieces.js";
+import { conversationLink, named, outcome, size, tokens, usage, weigh } from "/inspector/page/pieces.js";
 import { ask } from "/inspector/page/server.js";
-import { bytes, change, large, many, ms, number, time } from "/inspector/page/words.js";
+import { bytes, change as difference, large, many, ms, number, price, time } from "/inspector/page/words.js";
 
 const MOST_ROWS = 300;
 const AT_ONCE = 100;
@@ -52,7 +52,7 @@ export class List {
   }
 
   choice() {
-    const names = ["", "compacted", "observe", "nothing-earlier", "no-evidence", "no-record", "no-citations",
+    const names = ["", "compacted", "observed", "nothing-earlier", "no-evidence", "no-record", "no-citations",
       "missing-content", "store-slow", "store-error", "server-side-history", "background", "not-json", "off"];
     return el("select", { onchange: (event) => { this.outcome = event.target.value; this.draw(); } },
       names.map((name) => el("option", { value: name }, name || "all")));
@@ -116,7 +116,7 @@ export class List {
     }
     this.unsaid += 1;
     this.tell ??= setTimeout(() => {
-      say(`${many(this.unsaid, "new request")}. The newest: ${row.outcome === "compacted" ? "compacted" : row.reason ?? "untouched"}.`);
+      say(`${many(this.unsaid, "new request")}. The newest: ${named(row)}.`);
       this.unsaid = 0;
       this.tell = undefined;
     }, 4000);
@@ -128,8 +128,7 @@ export class List {
   }
 
   fits(row) {
-    const name = row.outcome === "compacted" ? "compacted" : row.reason ?? "";
-    if (this.outcome && this.outcome !== name) return false;
+    if (this.outcome && this.outcome !== named(row)) return false;
     if (!this.search) return true;
     return [row.model, row.id, row.conversation, row.title].some((text) => text && text.toLowerCase().includes(this.search));
   }
@@ -174,27 +173,41 @@ function tile(name, figure, ...beside) {
     beside.map((line) => (line instanceof Node ? el("dd", null, line) : el("dd", { class: "beside" }, line))));
 }
 
+function shrunk(name, change, write, ...beside) {
+  return tile(name, difference(change.before, change.after), weigh(change.before, change.after, change.before),
+    `${write(change.before)} came, ${write(change.after)} went`, ...beside);
+}
+
 function tiles(state) {
   const made = [
     tile("Requests", number(state.requests),
       `${number(state.compacted)} compacted, ${number(state.underway)} under way`,
       `${many(state.conversations, "conversation")} among the ${number(state.kept)} kept`),
-    tile("Request bytes", change(state.before, state.after), weigh(state.before, state.after, state.before),
-      `${bytes(state.before)} came, ${bytes(state.after)} went`),
+    shrunk("Request bytes", state.bytes, bytes),
   ];
   const counted = state.tokens;
   if (counted) {
-    made.push(tile("Tokens in messages", change(counted.before, counted.after), weigh(counted.before, counted.after, counted.before),
-      `${large(counted.before)} came, ${large(counted.after)} went`,
-      counted.estimated ? "counted; pictures and unknown models estimated" : "counted"));
+    const guessed = counted.guessed ? "unknown models by a vocabulary near them" : "counted";
+    made.push(shrunk("Tokens in messages", counted, large, counted.pictures ? `${guessed}, pictures estimated` : guessed));
+  }
+  if (state.observed) {
+    made.push(tile("Would have been", difference(state.observed.bytes.before, state.observed.bytes.after),
+      weigh(state.observed.bytes.before, state.observed.bytes.after, state.observed.bytes.before),
+      `${bytes(state.observed.bytes.before)} went, ${bytes(state.observed.bytes.after)} with compaction on`));
   }
   const used = state.usage;
   if (used) {
-    const cached = used.cached === null ? "no word of its cache"
-      : `${large(used.cached)} of them from its cache${used.input ? ` (${Math.round((100 * used.cached) / used.input)}\u00a0%)` : ""}`;
-    made.push(tile("Provider's own usage", `${large(used.input)} in`, cached,
+    const cached = used.input ? ` (${Math.round((100 * used.cached) / used.input)}\u00a0%)` : "";
+    made.push(tile("Provider's own usage", `${large(used.input)} in`, `${large(used.cached)} of them from its cache${cached}`,
       `${large(used.output)} out, as ${many(used.requests, "reply", "replies")} said`));
   }
-  for (const cost of state.money ?? []) made.push(tile(cost.name, cost.figure, ...cost.beside));
+  const money = state.money;
+  if (money) {
+    const unpriced = money.unpriced ? `${many(money.unpriced, "request")} of models without a price` : null;
+    made.push(tile("Money, by the price table", `${price(money.saved_with_cache)} to ${price(money.saved_without_cache)} saved`,
+      "if the provider's cache had held all of it, or none",
+      `${price(money.spent)} spent, ${price(money.spent_without_cache)} without its cache`,
+      ...(unpriced ? [unpriced] : [])));
+  }
   return made;
 }

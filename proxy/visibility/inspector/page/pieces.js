@@ -5,7 +5,7 @@ import { bytes, change, large, many, number } from "/inspector/page/words.js";
 
 const TONES = {
   compacted: "went",
-  observe: "now",
+  observed: "now",
   "nothing-earlier": null,
   "no-evidence": null,
   off: null,
@@ -16,9 +16,15 @@ const TONES = {
   "store-error": "bad",
 };
 
+export function named(row) {
+  if (row.outcome === "compacted") return "compacted";
+  return row.outcome === "observed" ? "observed" : row.reason ?? "untouched";
+}
+
 export function outcome(row) {
-  const name = row.outcome === "compacted" ? "compacted" : row.reason ?? "untouched";
-  return el("span", { class: "badge", "data-tone": TONES[name] ?? null, title: row.because }, name);
+  const name = named(row);
+  const refused = row.outcome === "refused";
+  return el("span", { class: "badge", "data-tone": refused ? "bad" : TONES[name] ?? null, title: row.because }, refused ? `refused: ${name}` : name);
 }
 
 export function weigh(before, after, top) {

@@ -40,7 +40,7 @@ export class Request {
 
   draw() {
     const { row, messages, because } = this.told;
-    const would = row.reason === "observe";
+    const would = row.outcome === "observed";
     const heading = row.outcome === "compacted" || would
       ? `${bytes(row.before)} came, ${bytes(row.after)} ${would ? "would have gone" : "went"} (${change(row.before, row.after)})`
       : `${bytes(row.before)}, untouched`;

@@ -34,6 +34,10 @@ export function change(before, after) {
   return Number(text) === 0 ? "0\u00a0%" : `${share < 0 ? "−" : "+"}${text}\u00a0%`;
 }
 
+export function price(value) {
+  return value.toFixed(value !== 0 && Math.abs(value) < 1 ? 4 : 2);
+}
+
 export function ms(value) {
   return value < 10 ? `${value.toFixed(1)}\u00a0ms` : value < 10000 ? `${Math.round(value)}\u00a0ms` : `${(value / 1000).toFixed(1)}\u00a0s`;
 }
