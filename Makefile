@@ -56,7 +56,7 @@ format: $(READY)
 
 proofs: $(READY)
 	@EVIDENCE_PROXY_PROOFS=full $(BIN)/python -m pytest -q -n 2 --timeout 0 -m proofs $(PYTEST_ARGS)
-	@EVIDENCE_PROXY_PROOFS=full $(BIN)/python -m pytest -q -s --timeout 0 tests/test_properties.py $(PYTEST_ARGS)
+	@EVIDENCE_PROXY_PROOFS=full $(BIN)/python -m pytest -q -s --timeout 0 tests/test_properties.py tests/test_trimmed_generated.py $(PYTEST_ARGS)
 
 # All of them, or one by its file's name: make bench BENCH=rewriting
 bench: $(READY)

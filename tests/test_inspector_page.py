@@ -233,6 +233,7 @@ async def test_without_content_the_page_shows_sizes_ids_and_digests_and_no_word(
     text = await browser.evaluate("document.body.innerText")
     assert "Content is hidden" in text
     assert "c1 ← message 2" in text
+    assert "Evidence: the table kb names its tool." in text
     assert len(re.findall(r"digest [0-9a-f]{12}", text)) == 2
     assert await browser.evaluate("document.querySelectorAll('pre, img').length") == 0
     await browser.picture("request-hidden-1440")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.evidence.tables import Table
-from proxy.ledger.settling import Standing, standing
+from proxy.ledger.settling import Standing, standing, surely_declared
 from proxy.wire.messages import Reply
 from tests.talk import AUTO, HABITS, HAIKU, INLINE, cited, returns, says, searched, transcript, user
 from tests.talk import calls as called
@@ -21,7 +21,13 @@ FOUND = json.dumps([{"id": "c1", "text": "One."}, {"id": "c2", "text": "Two."}])
 def stands(*messages: Any, answer: str = "So.", tables: tuple[Table, ...] = (AUTO,)) -> Standing:
     shown = transcript(*messages)
     reply = Reply(text=answer, finish="stop")
-    return standing(shown, reply, previous=None, from_reply=0, tables=tables, habits=HABITS)
+    assert not surely_declared(shown, None, 0, tables, HABITS) or not shown.returns, "nothing was read yet"
+    found = standing(shown, reply, previous=None, from_reply=0, tables=tables, habits=HABITS)
+    at_once = surely_declared(shown, None, 0, tables, HABITS)
+    assert not at_once or found.declaration != "missing"
+    called = tables[0].cite != "inline" and found.declaration != "missing"
+    assert at_once or not called, "it could be told at once"
+    return found
 
 
 def test_a_question_that_found_something_and_says_nothing_of_it_is_missing_its_declaration() -> None:

@@ -5,6 +5,7 @@ Promises 3 and 9: what cannot be told apart is never guessed, and what was erase
 
 import asyncio
 import hashlib
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from proxy.store import HeldAnswers, RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.store.lance import SCHEMA_VERSION, Lance, _rows_schema
 from proxy.store.place import Place
+from proxy.store.record import Entry
 from proxy.store.secret import agreed_secret
 from proxy.store.thread import StoreThread
 from tests.test_store import QUICK, TENANT, eventually, finds, opened, record
@@ -291,6 +293,23 @@ async def test_a_remote_store_is_opened_with_what_the_environment_says_and_sees_
         assert not any("key" in name or "secret" in name for name in options["storage_options"])
         assert "api_key" not in options
     assert (told[3][1]["api_key"], told[3][1]["region"]) == ("sk-hunter2", "eu-west-1")
+
+
+async def test_a_store_in_the_cloud_is_indexed_by_us_and_merged_by_others(tmp_path: Path) -> None:
+    thread = StoreThread()
+    place = Place.of(None, tmp_path / "data")
+    lance = await thread.run(Lance.open(place))
+    for number in range(4):
+        await thread.run(lance.append([Entry.of(record(), number)]))
+    lance._place = Place("db://name", None)
+    await thread.run(lance.tidy(keep=timedelta(0), index_from_rows=1))
+    assert await thread.run(lance.fragments()) == 0
+    lance._place = place
+    assert await thread.run(lance.fragments()) == 4, "nothing was merged"
+    table = lancedb.connect(tmp_path / "data").open_table("records")
+    assert {column for index in table.list_indices() for column in index.columns} == {"key", "conversation"}
+    await thread.run(lance.close())
+    await thread.stop()
 
 
 def test_a_store_in_the_cloud_without_its_key_says_which_variable_is_missing() -> None:

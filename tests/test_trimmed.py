@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +41,7 @@ class Host:
         self.url = url
         self.provider = provider
         self.headers: list[Any] = [CREDENTIAL, *headers]
+        self.store: Any = None
 
     async def sends(self, *messages: Json, answer: str = "the answer") -> tuple[str, list[Json]]:
         """What the reply's header says, and the messages that went up."""
@@ -63,7 +66,9 @@ class Host:
 def start(start_here: StartHere, provider: Provider) -> Any:
     async def started(*headers: tuple[str, str], **more: Any) -> Host:
         proxy = await start_here(evidence=[TABLE], **more)
-        return Host(proxy.url, provider, *(headers or (NAMED,)))
+        host = Host(proxy.url, provider, *(headers or (NAMED,)))
+        host.store = proxy.store
+        return host
 
     return started
 
@@ -111,6 +116,16 @@ async def test_promise_3_a_return_that_was_rewritten_stays_and_what_was_cited_of
     evidence, sent = await host.sends(*history, user("question 3"))
     assert evidence.startswith("compacted; question=3; capsule=2; receipts=0; kept=1;")
     assert sent[2] == history[2] and "A1 is long. " + "x" * 200 in carried(sent)
+
+
+async def test_promise_8_what_a_host_shows_again_stands_once(start: Any) -> None:
+    host = await start()
+    history = await host.holds(question(1, "a1"))
+    cleared = [*history[:2], returns("s1", "[cleared]"), *history[3:]]
+    second = [*cleared, *question(2, "a29")]
+    await host.sends(*second, answer="answer 2")
+    _, sent = await host.sends(*history, *second[6:], says("answer 2"), user("question 3"))
+    assert json.dumps(sent).count("A1 is long") == 1 and "B2 too" in carried(sent)
 
 
 async def test_promise_3_a_question_that_went_on_after_its_record_does_not_fit(start: Any) -> None:
@@ -237,3 +252,16 @@ async def test_promise_3_a_call_id_that_repeats_restores_nothing(start: Any) -> 
     await host.sends(*again, *cited(["c1", "c3"]))
     evidence, sent = await host.sends(*again, *cited(["c1", "c3"]), says("the answer"), user("next"))
     assert evidence.startswith("compacted; question=2; capsule=1;") and "one, whole" not in json.dumps(sent)
+
+
+async def test_what_one_replica_wrote_another_finds(start: Any, tmp_path: Path) -> None:
+    kept = {"uri": str(tmp_path), "read_timeout_ms": 5_000}
+    host = await start(store=kept)
+    history = await host.holds(question(1, "a1"), question(2, "a29"))
+    rest = [*history[6:], user("question 3")]
+    evidence, here = await host.sends(*rest)  # at once, in the process that wrote it
+    assert evidence.startswith("compacted; question=3; capsule=2; receipts=0;")
+    await asyncio.gather(host.store.records.flush(), host.store.contents.flush())
+    await asyncio.sleep(0.6)
+    other = await start(store=kept)
+    assert await other.sends(*rest) == (evidence, here)  # promise 7: the same bytes

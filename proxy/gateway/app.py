@@ -643,7 +643,8 @@ class Gateway:
             return await self._send(facts, lines, body, len(body)), None
         sending = asyncio.ensure_future(self._send(facts, lines, body, len(body)))
         try:
-            await asyncio.sleep(0)  # the request goes first
+            for _ in range(3):
+                await asyncio.sleep(0)  # the request goes first: it is written a turn or two of the loop later
             steering = await self._decided(facts, exchange.deciding)
             return await sending, steering
         except BaseException:

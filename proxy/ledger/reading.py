@@ -7,7 +7,7 @@ Tables compare by identity here: a process has one tuple of them, and a request 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from proxy.evidence import returns
 from proxy.evidence.chunks import Chunk, Evidence, digest_text
@@ -49,7 +49,23 @@ def read(found: Return, tables: Tables) -> Read | None:
     own = evidence_table(found, tables)
     if own is None:
         return None
-    return Read(found, own, returns.read(own, found.tool, parts), returns.retrieved(own, found.tool, parts))
+    read = Read(found, own, returns.read(own, found.tool, parts), returns.retrieved(own, found.tool, parts))
+    once(found, tables, "outline", lambda: Outline(read.brought, frozenset(c.id for c in read.evidence.chunks)))
+    return read
+
+
+class Outline(NamedTuple):
+    """What is remembered of an evidence return: whether it brought evidence, and the ids of its chunks."""
+
+    brought: bool
+    ids: frozenset[str]
+
+
+def outline(found: Return, tables: Tables) -> Outline | None:
+    """The outline of an evidence return that was read before; None of any other."""
+    told = found.told.get("outline")
+    known: Outline | None = told[1] if told is not None and told[0] is tables else None
+    return known
 
 
 def evidence(found: Return, tables: Tables) -> Evidence | None:

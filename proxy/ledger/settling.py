@@ -148,6 +148,16 @@ def standing(
     return question.standing()
 
 
+def surely_declared(
+    transcript: Transcript, previous: Record | None, from_reply: int, tables: Tables, habits: Habits
+) -> bool:
+    """Whether the current question has declared already, where that shows at once: `standing` would say so, too.
+
+    It reads no return: where one was not read for an earlier request, nothing is sure.
+    """
+    return _Question(transcript, previous, from_reply, tables, habits).surely_declared()
+
+
 @dataclass(frozen=True, slots=True)
 class Citable:
     """What can be cited in answer to a request, by one way of citing. `nameless` are the names of the question's
@@ -202,6 +212,7 @@ class _Question:
     declaration: Declaration = "missing"
     ordinal: int = 1
     cites: bool = False  # whether it cited anything, and was not refused
+    _seen: set[str] = field(default_factory=set)  # the names of the tables of its returns
     _own: list[Read] = field(default_factory=list)  # those that brought evidence to the last stretch
     _cited: list[tuple[Table, Resolved]] = field(default_factory=list)
     _reply_of: dict[int, int] = field(default_factory=dict)
@@ -241,7 +252,38 @@ class _Question:
                 self._reply_of[found.ordinal] = index
         held = [self._read(part) for part in parts]
         self.reads = [read for reads in held for read in reads]
+        self._seen = {read.table.name for read in self.reads}
         return held
+
+    def surely_declared(self) -> bool:
+        """Whether a cite call after the newest evidence says "nothing", or names an id just as it was shown."""
+        part = stretches(self.transcript, self.from_reply, self.habits)[-1]
+        steps = list(enumerate(part.replies(self.transcript), part.first_reply))
+        if not any(table.cite == call.name for _, step in steps for call in step.calls for table in self.tables):
+            return False
+        newest = -1
+        shown: dict[str, dict[str, int]] = {}
+        for index, step in steps:
+            for found in step.returns:
+                table = reading.evidence_table(found, self.tables) if found.message.parts else None
+                if table is None or table.cite is None:
+                    continue
+                known = reading.outline(found, self.tables)
+                if known is None:
+                    return False
+                self._seen.add(table.name)
+                newest = index if known.brought else newest
+                places = shown.setdefault(table.cite, {})
+                places.update((one, index) for one in known.ids if one not in places)
+        for index, step in steps:
+            for call in step.calls if index > newest else ():
+                tables = [table for table in self.tables if table.cite == call.name]
+                cite = self._cite_call(tables, index, step, call) if tables else None
+                first = shown.get(call.name, {})
+                named = cite is not None and any(first.get(one, index) < index for one in cite.written)
+                if cite is not None and cite.declares and (cite.nothing or named):
+                    return True
+        return False
 
     def citable(self, way: str) -> Citable:
         """What can be cited by one way, after everything that the transcript shows."""
@@ -413,7 +455,7 @@ class _Question:
         """These tables without that of tagged evidence, which is always there, where nothing here is tagged."""
         named = [table for table in tables if table.proof is None]
         cited = {entry.table for entry in self.previous.cited} if self.previous else set()
-        seen = cited | {read.table.name for read in self.reads}
+        seen = cited | self._seen
         return named if named and not any(table.name in seen for table in tables if table.proof is not None) else tables
 
     def _earlier_index(self, way: str, tables: list[Table]) -> Index:

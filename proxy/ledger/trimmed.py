@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
 
+from proxy.evidence.chunks import digest_text
 from proxy.evidence.pictures import digest_of
 from proxy.evidence.tables import Tables
 from proxy.ledger import reading, records, settling
@@ -203,16 +204,11 @@ class _Rebased:
             stand.ordinal: at[mark] for stand in record.stands if (mark := (stand.call, stand.content)) in at
         }
         self._pictures = self._picture_places()
+        self._staying: dict[tuple[str, str, bytes], Place] | None = None
 
     def record(self) -> Record:
         old = self._old
-        replaced = {self._now[ordinal] for ordinal in old.replaced if ordinal in self._now}
-        evidence = {
-            found.ordinal
-            for found in self._transcript.returns[: self._last + 1]
-            if reading.read(found, self._tables) is not None
-        }
-        kept = evidence - replaced
+        replaced, kept = self._replaced(), self._kept()
         return msgspec.structs.replace(
             old,
             cited=tuple(map(self._entry, old.cited)),
@@ -224,11 +220,20 @@ class _Rebased:
             own_from=0,
         )
 
+    def _replaced(self) -> set[int]:
+        return {self._now[ordinal] for ordinal in self._old.replaced if ordinal in self._now}
+
+    def _kept(self) -> set[int]:
+        """The evidence before the boundary that this record does not account for: it stays."""
+        returns = self._transcript.returns[: self._last + 1]
+        evidence = {found.ordinal for found in returns if reading.evidence_table(found, self._tables) is not None}
+        return evidence - self._replaced()
+
     def _entry(self, entry: Cited) -> Cited:
         return msgspec.structs.replace(
             entry,
             first=self._first(entry.first),
-            places=tuple(map(self._place, entry.places)),
+            places=tuple(self._place(entry, place) for place in entry.places),
             pictures=tuple(dict.fromkeys(map(self._picture, entry.pictures))),
         )
 
@@ -239,8 +244,25 @@ class _Rebased:
             return self._shown[ordinal], index
         return ordinal - len(self._old.stands) - 1, index
 
-    def _place(self, place: Place) -> Place:
-        return msgspec.structs.replace(place, ret=self._shown.get(place.ret, ASIDE))
+    def _place(self, entry: Cited, place: Place) -> Place:
+        now = self._shown.get(place.ret)
+        if now is not None:
+            return msgspec.structs.replace(place, ret=now)
+        # A host may also show again what it had taken away: then it stands there, and not in the capsule as well.
+        if self._staying is None:
+            self._staying = dict(self._content_that_stays())
+        chunk_id = entry.id if place.chunk >= 0 else ""
+        return self._staying.get((entry.table, chunk_id, place.digest), msgspec.structs.replace(place, ret=ASIDE))
+
+    def _content_that_stays(self) -> Iterator[tuple[tuple[str, str, bytes], Place]]:
+        for ordinal in sorted(self._kept()):
+            read = reading.read(self._transcript.returns[ordinal], self._tables)
+            for at, chunk in enumerate(read.evidence.chunks if read is not None else ()):
+                assert read is not None
+                yield (read.table.name, chunk.id, chunk.digest), Place(ordinal, at, chunk.digest)
+            if read is not None and read.evidence.whole:
+                digest = digest_text(read.evidence.text)
+                yield (read.table.name, "", digest), Place(ordinal, -1, digest)
 
     def _picture_places(self) -> dict[tuple[bytes, str | None], PicturePlace]:
         """The pictures of user messages before the boundary, by digest: those that stand there once."""

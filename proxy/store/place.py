@@ -60,6 +60,11 @@ class Place:
         return self.uri == "memory://"
 
     @property
+    def is_tended(self) -> bool:
+        """Whether others merge its pieces and remove dead versions: LanceDB Cloud does, and refuses to be asked."""
+        return self.uri.startswith("db://")
+
+    @property
     def shown(self) -> str:
         """The place as messages name it: without user, password and query, should an address carry them."""
         if self.directory is not None:

@@ -437,7 +437,7 @@ class _Disk:
     ) -> None:
         self.thread = StoreThread()
         self.door = Door(place, self.thread, health)
-        self.upkeep = Upkeep(self.door, self.thread, cache, counts, health, pace, retention_us)
+        self.upkeep = Upkeep(place, self.door, self.thread, cache, counts, health, pace, retention_us)
         self.writer = Writer(
             self.door,
             self.thread,
@@ -447,6 +447,7 @@ class _Disk:
             health,
             writing,
             self.upkeep.committed,
+            pace.linger,
             pace.group_from_pieces,
         )
         self.upkeep.writer = self.writer

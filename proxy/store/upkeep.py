@@ -47,6 +47,8 @@ class Pace:
     """Between looks whether the store is still the one that was opened."""
     prune: float = 3_600.0
     tick: float = 1.0
+    linger: float = 0.05
+    """How long a record waits for others to be committed with."""
     group_from_pieces: int = 64
     """With so many, commits are made seldomer."""
 
@@ -55,7 +57,7 @@ class Pace:
         """The pace for a place: where each piece is a request over a network, there should be few."""
         if place.directory is not None:
             return cls()
-        return cls(tidy_after_commits=16, tidy_after=30.0, tidy_from_pieces=8, group_from_pieces=8)
+        return cls(tidy_after_commits=16, tidy_after=30.0, tidy_from_pieces=8, linger=0.2)
 
 
 class Upkeep:
@@ -63,6 +65,7 @@ class Upkeep:
 
     def __init__(
         self,
+        place: Place,
         door: Door,
         thread: StoreThread,
         cache: RecordCache,
@@ -71,6 +74,7 @@ class Upkeep:
         pace: Pace,
         retention_us: int | None,
     ) -> None:
+        self._place = place
         self._door = door
         self._thread = thread
         self._cache = cache
@@ -170,7 +174,8 @@ class Upkeep:
     async def _tidy(self, lance: Lance) -> None:
         assert self.writer is not None
         began, pieces = time.monotonic(), self.writer.pieces
-        if not self._dead_versions and await self._thread.run(lance.fragments()) < self._pace.tidy_from_pieces:
+        few = await self._thread.run(lance.fragments()) < self._pace.tidy_from_pieces
+        if few and not self._dead_versions and not self._place.is_tended:
             self.writer.pieces, self._tidied = 0, began
             return
         keep = timedelta(seconds=self._pace.keep_versions)

@@ -89,13 +89,21 @@ class Counting:
             self._broken = True
             self._tell(self._give_up)
             return
-        while (request := self._waiting.get()) is not None:
-            counted: Counted | None = None
-            try:
-                counted = self._count(request)
-            except Exception as fault:
-                logs.fault("tokens-not-counted", fault, id=request.arrived.id)
-            self._tell(self._done, request, counted)
+        while self._one():
+            pass
+
+    def _one(self) -> bool:
+        """Wait for a request and count it; False at the end. While it waits it holds no request: bodies are large."""
+        request = self._waiting.get()
+        if request is None:
+            return False
+        counted: Counted | None = None
+        try:
+            counted = self._count(request)
+        except Exception as fault:
+            logs.fault("tokens-not-counted", fault, id=request.arrived.id)
+        self._tell(self._done, request, counted)
+        return True
 
     def _count(self, request: Passed) -> Counted | None:
         told = request.conversed

@@ -8,19 +8,22 @@ const [, url, ...variants] = process.argv.slice(2);
 const found = (query) =>
   JSON.stringify([1, 2].map((n) => ({ id: `${query}-${n}`, text: `Chunk ${n} of ${query}. ${"words ".repeat(40)}` })));
 
-const tools = {
-  search: tool({ inputSchema: z.object({ query: z.string() }), execute: async ({ query }) => found(query) }),
-};
+const search = tool({ inputSchema: z.object({ query: z.string() }), execute: async ({ query }) => found(query) });
+const cite = tool({
+  inputSchema: z.object({ ids: z.array(z.string()) }),
+  execute: async ({ ids }) => `Registered ${ids.length} citation(s).`,
+});
 
 async function play(variant) {
-  const [api, how, name] = variant.split("/");
+  const [api, how, name, cites] = variant.split("/");
+  const tools = cites ? { search, cite } : { search };
   const openai = createOpenAI({ baseURL: url, apiKey: `sk-test-toolless-${variant}` });
   const model = api === "chat" ? openai.chat(name) : openai.responses(name);
   const messages = [];
   const told = [];
   for (const question of ["Q1: What about alpha?", "Q2: What about beta?", "Q3: What about gamma?"]) {
     messages.push({ role: "user", content: question });
-    const asked = { model, tools, messages, stopWhen: stepCountIs(2), maxRetries: 0 };
+    const asked = { model, tools, messages, stopWhen: stepCountIs(cites ? 3 : 2), maxRetries: 0 };
     let result;
     if (how === "streamed") {
       result = streamText({ ...asked, onError: ({ error }) => { throw error; } });

@@ -2,8 +2,8 @@
 
 A variant is API/HOW/MODEL: chat or responses, whole or streamed, and the model to ask (each has a credential of its
 own). A client whose SDK has a step limit has it at two: one more request than its search and its answer take would be
-too many. Prints a line for each variant: of each question, the answer and the names of the tools that the client saw
-called.
+too many. API/HOW/MODEL/cite gives the client a cite tool of its own, and one step more. Prints a line for each variant:
+of each question, the answer and the names of the tools that the client saw called.
 """
 
 # No postponed annotations here: the SDKs read those of tools, whose types are imported where they are used.
@@ -21,13 +21,20 @@ def found(query: str) -> str:
     return json.dumps([{"id": f"{query}-{n}", "text": f"Chunk {n} of {query}. " + "words " * 40} for n in (1, 2)])
 
 
+def registered(ids: list[str]) -> str:
+    """What the client's own cite tool says."""
+    return f"Registered {len(ids)} citation(s)."
+
+
 class Variant:
     """What to play, and what came of it."""
 
     def __init__(self, url: str, name: str) -> None:
         self.url = url
-        self.api, how, self.model = name.split("/")
+        self.api, how, self.model, *rest = name.split("/")
         self.stream = how == "streamed"
+        self.cites = rest == ["cite"]
+        self.steps = 3 if self.cites else 2
         self.key = f"sk-test-toolless-{name}"
         self.told: list[dict[str, Any]] = []
 
@@ -39,19 +46,25 @@ async def openai(play: Variant) -> None:
     from openai import AsyncOpenAI
 
     client = AsyncOpenAI(base_url=play.url, api_key=play.key, max_retries=0)
-    schema = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+    properties: Any = {"search": {"query": {"type": "string"}}}
+    if play.cites:
+        properties["cite"] = {"ids": {"type": "array", "items": {"type": "string"}}}
+    schemas = {
+        name: {"type": "object", "properties": fields, "required": list(fields)} for name, fields in properties.items()
+    }
     history: list[Any] = []
     for question in QUESTIONS:
         history.append({"role": "user", "content": question})
         calls: list[str] = []
         while True:
             step = _openai_chat if play.api == "chat" else _openai_responses
-            answer, made = await step(client, history, schema, play)
+            answer, made = await step(client, history, schemas, play)
             calls += [name for name, _, _ in made]
             if not made:
                 break
-            for _, call_id, arguments in made:
-                result = found(json.loads(arguments)["query"])
+            for name, call_id, arguments in made:
+                given = json.loads(arguments)
+                result = found(given["query"]) if name == "search" else registered(given["ids"])
                 if play.api == "chat":
                     history.append({"role": "tool", "tool_call_id": call_id, "content": result})
                 else:
@@ -59,8 +72,8 @@ async def openai(play: Variant) -> None:
         play.tell(answer, calls)
 
 
-async def _openai_chat(client: Any, history: list[Any], schema: Any, play: Variant) -> Any:
-    tools = [{"type": "function", "function": {"name": "search", "parameters": schema}}]
+async def _openai_chat(client: Any, history: list[Any], schemas: Any, play: Variant) -> Any:
+    tools = [{"type": "function", "function": {"name": n, "parameters": schema}} for n, schema in schemas.items()]
     asked = {"model": play.model, "messages": history, "tools": tools}
     if play.stream:
         async with client.chat.completions.stream(**asked, stream_options={"include_usage": True}) as events:
@@ -76,8 +89,8 @@ async def _openai_chat(client: Any, history: list[Any], schema: Any, play: Varia
     return message.content, made
 
 
-async def _openai_responses(client: Any, history: list[Any], schema: Any, play: Variant) -> Any:
-    tools = [{"type": "function", "name": "search", "parameters": schema, "strict": False}]
+async def _openai_responses(client: Any, history: list[Any], schemas: Any, play: Variant) -> Any:
+    tools = [{"type": "function", "name": n, "parameters": schema, "strict": False} for n, schema in schemas.items()]
     asked = {"model": play.model, "input": history, "tools": tools}
     if play.stream:
         async with client.responses.stream(**asked) as events:
@@ -113,9 +126,16 @@ async def pydantic_ai(play: Variant) -> None:
         """Search."""
         return found(query)
 
+    if play.cites:
+
+        @agent.tool_plain
+        def cite(ids: list[str]) -> str:
+            """Cite."""
+            return registered(ids)
+
     history: list[Any] = []
     for question in QUESTIONS:
-        asked: Any = {"message_history": history, "usage_limits": UsageLimits(request_limit=2)}
+        asked: Any = {"message_history": history, "usage_limits": UsageLimits(request_limit=play.steps)}
         if play.stream:
             async with agent.run_stream(question, **asked) as result:
                 answer = await result.get_output()
@@ -145,18 +165,23 @@ async def openai_agents(play: Variant) -> None:
         """Search."""
         return found(query)
 
+    @function_tool
+    def cite(ids: list[str]) -> str:
+        """Cite."""
+        return registered(ids)
+
     client = AsyncOpenAI(base_url=play.url, api_key=play.key, max_retries=0)
     model: Any = (OpenAIChatCompletionsModel if play.api == "chat" else OpenAIResponsesModel)(play.model, client)
-    agent = Agent(name="a", instructions=INSTRUCTIONS, model=model, tools=[search])
+    agent = Agent(name="a", instructions=INSTRUCTIONS, model=model, tools=[search, cite] if play.cites else [search])
     history: list[Any] = []
     for question in QUESTIONS:
         asked = [*history, {"role": "user", "content": question}]
         if play.stream:
-            result: Any = Runner.run_streamed(agent, asked, max_turns=2)
+            result: Any = Runner.run_streamed(agent, asked, max_turns=play.steps)
             async for _ in result.stream_events():
                 pass
         else:
-            result = await Runner.run(agent, asked, max_turns=2)
+            result = await Runner.run(agent, asked, max_turns=play.steps)
         calls = [item.raw_item.name for item in result.new_items if item.type == "tool_call_item"]
         history = result.to_input_list()
         play.tell(result.final_output, calls)
@@ -172,10 +197,15 @@ async def langchain(play: Variant) -> None:
         """Search."""
         return found(query)
 
+    @tool
+    def cite(ids: list[str]) -> str:
+        """Cite."""
+        return registered(ids)
+
     model = ChatOpenAI(
         model=play.model, base_url=play.url, api_key=play.key, max_retries=0, use_responses_api=play.api == "responses"
     )  # type: ignore[arg-type]
-    agent = create_agent(model, [search])
+    agent = create_agent(model, [search, cite] if play.cites else [search])
     history: list[Any] = []
     for question in QUESTIONS:
         asked: Any = {"messages": [*history, {"role": "user", "content": question}]}
