@@ -1,6 +1,6 @@
 """Requests/s and added time, beside the shortest aiohttp proxy, and nginx, in the same run.
 
-    python -m benchmarks.gateway [--quick]
+    python -m benchmarks.gateway [--quick] [--scale 1.0]
 
 The proxy has one core; load and a fast provider share the other. Every measured request is compacted, belongs to a
 conversation of its own, and its reply is recorded on disk. Runs are made in turns, medians of five; processor time
@@ -49,14 +49,14 @@ async def throughput(server: Server, kind: Kind, numbers: range, settled: bool, 
     _well(server, told, compacted=settled)
 
 
-async def added(server: Server, kind: Kind, numbers: range, settled: bool, seen: bool, into: Measured) -> None:
-    """One request at a time. `seen`: the process saw the conversation's last request, which settled its question."""
+async def added(server: Server, kind: Kind, numbers: range, settled: bool, into: Measured) -> None:
+    """One request at a time, each just after the one that settled its conversation's last question."""
     taken = []
     for number in numbers:
+        only = range(number, number + 1)
         if settled:
-            # Of a conversation that is to look new, the record is made by another tenant's... by an edited beginning.
-            _well(server, await client.run(server.url, requests(kind.settles, range(number, number + 1)), 1))
-        told = await client.run(server.url, requests(kind.asks, range(number, number + 1)), 1)
+            _well(server, await client.run(server.url, requests(kind.settles, only), 1))
+        told = await client.run(server.url, requests(kind.asks, only), 1)
         _well(server, told, compacted=settled)
         taken += told.each
     into.middle.append(statistics.median(taken))
@@ -69,13 +69,13 @@ def _well(server: Server, told: client.Told, compacted: bool = False) -> None:
         raise RuntimeError(f"{server.name}: expected every request to be compacted, but they were {told.headers}")
 
 
-async def compare(quick: bool) -> int:
+async def compare(quick: bool, scale: float) -> int:
     runs = 2 if quick else 5
     missed = []
     with servers.running(servers.upstream()) as (provider,):
         rows = [
-            (bodies.text("2 KB", 2_000, 1, 3), 200 if quick else 3000, 0.80),
-            (bodies.text("64 KB", 64_000, 4, 10), 64 if quick else 1200, 0.70),
+            (bodies.text("2 KB", 2_000, 1, 3), round(scale * (200 if quick else 3000)), 0.80),
+            (bodies.text("64 KB", 64_000, 4, 10), round(scale * (64 if quick else 1200)), 0.70),
         ]
         print(f"requests/s, {CONNECTIONS} connections, each request compacted and recorded; median of {runs}")
         print(f"{'':8}{'':>10}{'ours':>10}{'aiohttp':>10}{'nginx':>10}{'of aiohttp':>12}{'bound':>8}{'of nginx':>10}"
@@ -92,14 +92,10 @@ async def compare(quick: bool) -> int:
             rate = {name: statistics.median(m.per_second) for name, m in found.items()}
             cpu = {name: statistics.median(m.cpu) * 1e6 for name, m in found.items()}
             ratio = rate["ours"] / rate["aiohttp"]
-            per_second = (
-                f"{rate['ours']:>10,.0f}{rate['aiohttp']:>10,.0f}{rate['nginx']:>10,.0f}{ratio:>12.2f}{bound:>8.2f}"
-            )
-            processor = (
-                f"{cpu['ours']:>7.0f}{cpu['aiohttp']:>9.0f}{cpu['nginx']:>8.0f}{cpu['aiohttp'] / cpu['ours']:>14.2f}"
-            )
-            beside = f"{rate['ours'] / rate['nginx']:>10.2f}           "
-            print(f"{kind.name:8}{len(kind.asks):>10,}{per_second}{beside}{processor}", flush=True)
+            figures = "".join(f"{rate[name]:>10,.0f}" for name in ("ours", "aiohttp", "nginx"))
+            per = f"{cpu['ours']:>7.0f}{cpu['aiohttp']:>9.0f}{cpu['nginx']:>8.0f}{cpu['aiohttp'] / cpu['ours']:>14.2f}"
+            print(f"{kind.name:8}{len(kind.asks):>10,}{figures}{ratio:>12.2f}{bound:>8.2f}"
+                  f"{rate['ours'] / rate['nginx']:>10.2f}           {per}", flush=True)  # fmt: skip
             if ratio < bound:
                 missed.append(f"{kind.name}: {ratio:.2f} of aiohttp's requests/s, the bound is {bound:.2f}")
 
@@ -121,11 +117,11 @@ async def compare(quick: bool) -> int:
                     numbers = range(run * count, (run + 1) * count)
                     for server in [*proxies, provider]:
                         into = found[server.name] if run else Measured()
-                        await added(server, kind, numbers, settled and server.name == "ours", True, into)
+                        await added(server, kind, numbers, settled and server.name == "ours", into)
             middle = {name: statistics.median(m.middle) * 1000 for name, m in found.items()}
             own, theirs = middle["ours"] - middle["provider"], middle["aiohttp"] - middle["provider"]
-            times = f"{own:>10.3f}{theirs:>10.3f}{own / theirs:>8.2f}{bound:>8.2f}"
-            print(f"{kind.name:34}{len(kind.asks):>10,}{times}", flush=True)
+            figures = f"{own:>10.3f}{theirs:>10.3f}{own / theirs:>8.2f}{bound:>8.2f}"
+            print(f"{kind.name:34}{len(kind.asks):>10,}{figures}", flush=True)
             if own > theirs * bound:
                 missed.append(f"{kind.name}: {own / theirs:.2f} times aiohttp's added time, the bound is {bound:.2f}")
     print("\n".join(["", *missed]) if missed else "\nEvery bound holds.")
@@ -135,10 +131,11 @@ async def compare(quick: bool) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Requests/s and added time of the gateway.")
     parser.add_argument("--quick", action="store_true", help="few requests: to see that it runs")
+    parser.add_argument("--scale", type=float, default=1.0, help="how many requests, of the usual number")
     asked = parser.parse_args()
     servers.on_the_loads_core()
     with asyncio.Runner(loop_factory=servers.loop) as runner:
-        return runner.run(compare(asked.quick))
+        return runner.run(compare(asked.quick, asked.scale))
 
 
 if __name__ == "__main__":

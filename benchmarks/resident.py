@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from proxy.cli import _keep_large_buffers_on_the_heap
 from proxy.gateway.conversation import Asked, Conversations
+from proxy.heap import keep_large_buffers
 from proxy.settings import EvidenceTable, Settings, StoreSettings
 from proxy.store import open_store
 
@@ -114,7 +114,7 @@ if __name__ == "__main__":
     options.add_argument("conversations", nargs="?", type=int, default=100_000)
     options.add_argument("--write", type=Path, default=None)
     given = options.parse_args()
-    _keep_large_buffers_on_the_heap()  # as `serve` does
+    keep_large_buffers()  # as `serve` does
     with tempfile.TemporaryDirectory() as directory:
         told = asyncio.run(main(given.conversations, Path(directory)))
     ratio = told[-1][1] / told[0][1]

@@ -22,8 +22,8 @@ import orjson
 
 from benchmarks import sizes
 from benchmarks.load import bodies
-from proxy.cli import _keep_large_buffers_on_the_heap
 from proxy.gateway.conversation import Asked, Conversations
+from proxy.heap import keep_large_buffers
 from proxy.settings import Settings
 from proxy.store import open_store
 from tests import captures
@@ -128,7 +128,7 @@ async def measure(played: Played) -> list[str]:
 
 
 async def main() -> int:
-    _keep_large_buffers_on_the_heap()
+    keep_large_buffers()
     print(f"{'':32}{'bytes':>11}  {'':12}{'ms':>9}{'loads':>9}{'times':>8}{'bound':>7}")
     missed = []
     if captures.HERE:

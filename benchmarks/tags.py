@@ -13,9 +13,9 @@ import statistics
 import time
 from collections.abc import Callable
 
-from proxy.cli import _keep_large_buffers_on_the_heap
 from proxy.evidence import tagged
 from proxy.evidence.tagged import Proof
+from proxy.heap import keep_large_buffers
 from proxy.tagging import Keys, Result, tag
 from proxy.wire.messages import Text
 
@@ -32,7 +32,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def main() -> int:
     """Print the ratios; 1 where one is over the aim."""
-    _keep_large_buffers_on_the_heap()  # as `serve` does
+    keep_large_buffers()  # as `serve` does
     keys, proof = Keys([KEY]), Proof(Keys([KEY]))
     sentence = "The pump runs at three bar, and its safety valve opens at five. "
     contents = {

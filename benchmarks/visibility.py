@@ -89,16 +89,16 @@ async def _serve(way: str, upstream: str) -> None:
     """What `evidence-proxy serve` puts together, seen by nobody or by everybody."""
     import os
 
-    from proxy.cli import _keep_large_buffers_on_the_heap
     from proxy.gateway.admin import Admin
     from proxy.gateway.app import Gateway
     from proxy.gateway.conversation import Conversations
+    from proxy.heap import keep_large_buffers
     from proxy.settings import Settings
     from proxy.store import open_store
     from proxy.visibility import logs
     from proxy.visibility.lookout import Lookout
 
-    _keep_large_buffers_on_the_heap()
+    keep_large_buffers()
     os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = upstream
     table = {"format": "auto", "tools": ["search"], "cite": "cite"}
     settings = Settings(

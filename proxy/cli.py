@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import os
 import signal
 import socket
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from proxy import __version__
+from proxy import __version__, heap
 from proxy.commands.doctor import doctor
 from proxy.commands.explain import explain
 from proxy.commands.replay import replay
@@ -126,7 +124,7 @@ def serve(
         traces_are_possible(settings)
     except SettingsError as refused:
         _stop(str(refused), _REFUSED)
-    _keep_large_buffers_on_the_heap()
+    heap.keep_large_buffers()
 
     from proxy.visibility import logs
 
@@ -252,6 +250,8 @@ async def _serve(
             return refused
         await store.start()
         warming += [asyncio.create_task(database.warm()) for database in databases.values()]
+        capacity = gateway.capacity
+        warming.append(asyncio.create_task(heap.give_back_at_rest(lambda: capacity.bytes, lambda: capacity.passed)))
         logs.event("listening", address=address, upstream=gateway.provider, **worker)
         await stopped.wait()
         logs.event("stopping")
@@ -348,17 +348,3 @@ def _as_many_files_as_allowed() -> None:
         wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _keep_large_buffers_on_the_heap() -> None:
-    """glibc gives every buffer over 128 KB pages of its own and returns them when it is freed; for bodies of megabytes
-    that costs more than all the work on them."""
-    if sys.platform != "linux":
-        return
-    m_trim_threshold, m_mmap_threshold, m_arena_max = -1, -3, -8
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        libc = ctypes.CDLL(None)
-        libc.mallopt(m_mmap_threshold, 1 << 26)
-        libc.mallopt(m_trim_threshold, 1 << 27)
-        # LanceDB's many threads would each keep a heap of their own, full of holes: a third of what is resident.
-        libc.mallopt(m_arena_max, 1)

@@ -167,6 +167,25 @@ async def test_layout_append_has_a_carrier_for_each_question() -> None:
     assert cut(as_told(done)).messages == cut(done.conversed.went).messages
 
 
+async def test_a_tool_that_is_offered_beside_the_messages_is_told_in_bytes() -> None:
+    done = await explained(body(*TALK), evidence=[{**KB, "cite": "managed", "undeclared": "receipt"}])
+
+    assert done.account is not None
+    came, went = done.conversed.came, done.conversed.went
+    told = cut(as_told(done))
+    assert told.messages == cut(went).messages
+    assert done.account.beside == len(went) - len(came) - sum(one.after - one.before for one in done.account.lines)
+    assert done.account.beside > 100
+
+
+async def test_a_history_that_the_provider_keeps_is_told_by_what_the_request_itself_holds() -> None:
+    raw = json.dumps({"previous_response_id": "resp_1", "input": "And then?"}).encode()
+    done = await explained(raw, "responses")
+    assert done.conversed.outcome.header() == "untouched; reason=server-side-history"
+    assert done.account is not None
+    assert [(line.role.value, line.before) for line in done.account.lines] == [("user", len('"And then?"'))]
+
+
 async def test_a_tool_message_before_any_reply_is_told_like_any_other() -> None:
     done = await explained(body(returns("x", ONE), user("q"), calls(("s", "search", {})), returns("s", ONE)))
 

@@ -1,6 +1,7 @@
 """What fuzzing found stays found, and a minute of it finds nothing more.
 
-A minute here is of any bytes for requests and replies; `make proofs` fuzzes whole conversations, too, for half an hour.
+A minute here is of any bytes for requests and replies; `make proofs` goes on for half an hour. Whole conversations are
+fuzzed by hand: each of their verdicts needs somebody who reads it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzzing import FINDS, PLAYS, one, seeds
+from tests.fuzzing import FINDS, one, seeds
 from tests.house.running import ROOT
 
-NAMES = [play.__name__ for play in PLAYS]
 ANY_BYTES = ("raw", "events", "replies")
-TABLE = ROOT / "docs" / "proofs" / "fuzzing.md"
 needs_atheris = pytest.mark.skipif(
     importlib.util.find_spec("atheris") is None, reason="atheris is not installed (it has no build for this Python)"
 )
@@ -60,7 +59,5 @@ async def test_promises_1_to_4_hold_for_a_minute_of_any_bytes(tmp_path: Path) ->
 
 @needs_atheris
 @pytest.mark.proofs
-@pytest.mark.parametrize("plays", [ANY_BYTES, tuple(NAMES)], ids=["any bytes", "everything"])
-async def test_promises_hold_for_half_an_hour(tmp_path: Path, plays: tuple[str, ...]) -> None:
-    counted = await fuzzed(tmp_path, 1800, plays)
-    print(f"\nfuzzed {', '.join(plays)}: {counted}")
+async def test_promises_1_to_4_hold_for_half_an_hour_of_any_bytes(tmp_path: Path) -> None:
+    print(f"\nfuzzed {', '.join(ANY_BYTES)}: {await fuzzed(tmp_path, 1800, ANY_BYTES)}")

@@ -443,3 +443,69 @@ async def test_stopping_closes_connections_without_a_request_and_lets_an_upload_
     assert await busy.ended()
     await stopping
     assert len(provider.requests) == 2
+
+
+# Backpressure: what cannot be passed on is not read.
+
+
+async def _moved(writer: asyncio.StreamWriter, total: int) -> int:
+    """Write until the other side takes no more (or `total` bytes); returns how many went out."""
+    piece, sent = b"x" * 65_536, 0
+    try:
+        while sent < total:
+            writer.write(piece)
+            async with asyncio.timeout(0.5):
+                await writer.drain()
+            sent += len(piece)
+    except TimeoutError:
+        pass
+    return sent
+
+
+async def test_an_upload_that_the_provider_does_not_take_is_not_read_either(start_here: StartHere) -> None:
+    total = 200 << 20
+    released = asyncio.Event()
+
+    async def lazy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await released.wait()
+        while await reader.read(1 << 16):
+            pass
+        writer.close()
+
+    server = await asyncio.start_server(lazy, "127.0.0.1", 0, limit=1 << 16)
+    proxy = await start_here(
+        Conversation(), upstream={"base_url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+    )
+    _reader, writer = await asyncio.open_connection(*proxy.url[7:].split(":"))
+    writer.write(b"POST /v1/audio HTTP/1.1\r\nHost: p\r\nContent-Length: %d\r\n\r\n" % total)
+
+    sent = await _moved(writer, total)
+
+    assert sent < total // 2  # the sockets' own buffers take some megabytes
+    released.set()
+    assert await _moved(writer, total - sent - (1 << 20)) >= total - sent - (1 << 20)
+    writer.transport.abort()
+    server.close()
+
+
+async def test_a_download_that_the_client_does_not_take_is_not_read_either(start_here: StartHere) -> None:
+    total = 200 << 20
+    went: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def eager(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total)
+        went.set_result(await _moved(writer, total))
+        writer.transport.abort()
+
+    server = await asyncio.start_server(eager, "127.0.0.1", 0)
+    proxy = await start_here(
+        Conversation(), upstream={"base_url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+    )
+    client = await Client.connect(proxy.url)
+    client.stop_reading()
+    await client.send(request("GET", "/v1/files/1/content"))
+
+    assert await went < total // 2
+    client.vanish()
+    server.close()

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from proxy.commands.explain import conversation_id
 from proxy.gateway.admin import Admin
 from proxy.gateway.records_api import DOCUMENT, PATH, RecordsApi
 from proxy.ledger import records
@@ -23,7 +24,7 @@ from tests.conftest import StartHere
 from tests.house.client import Client, Seen, request
 from tests.house.provider import Provider
 from tests.rewrites import CREDENTIAL
-from tests.talk import HAIKU, cited, searched, settled, user
+from tests.talk import HAIKU, cited, searched, settled, transcript, user
 from tests.test_trimmed import NAMED, TABLE, Host, question
 
 OTHER = ("Authorization", "Bearer sk-test-two")
@@ -148,11 +149,9 @@ async def test_a_conversation_without_a_name_is_called_by_how_it_begins(start: S
     api = await start(("Evidence-Other", "x"))
     await api.host.holds(question(1, "a1"), question(2))
     assert (await api.page(conversation="conv-7"))["questions"] == []
-    from proxy.gateway.keeping import Conversation
-    from tests.talk import transcript
-
-    (name,) = Conversation.of(b"", None, transcript(*question(1, "a1"))).ids
-    assert [q["number"] for q in (await api.page(conversation=name.hex()))["questions"]] == [2, 1]
+    name = conversation_id(transcript(*question(1, "a1")))  # as `explain` prints it
+    assert name is not None
+    assert [q["number"] for q in (await api.page(conversation=name))["questions"]] == [2, 1]
 
 
 async def test_promise_9_another_tenant_sees_nothing_by_any_id(start: Start) -> None:

@@ -25,8 +25,7 @@ WHOLE = (
     + REPLY
 )
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-_CHOICE = b'{"index":0,"delta":{"content":"%020d "}}'
-EVENT = b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[' + _CHOICE + b"]}\n\n"
+EVENT = b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"%020d "}}]}\n\n'
 LAST = b'data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 
 

@@ -104,8 +104,8 @@ class Server:
     def sockets(self) -> int:
         """How many sockets it has open."""
         with contextlib.suppress(OSError):
-            names = [one.readlink() for one in Path(f"/proc/{self.process.pid}/fd").iterdir()]
-            return sum(str(name).startswith("socket:") for name in names)
+            names = [str(one.readlink()) for one in Path(f"/proc/{self.process.pid}/fd").iterdir()]
+            return sum(name.startswith("socket:") for name in names)
         return 0
 
     def stop(self) -> None:
@@ -176,14 +176,21 @@ def passing(behind: str) -> Server:
     return start("aiohttp", command, port, PROXY_CORE)
 
 
-def ours(behind: str, config: str = CONFIG, module: str = "proxy", core: int = PROXY_CORE) -> Server:
+def ours(behind: str, config: str = CONFIG, module: str = "proxy", directory: Path | None = None) -> Server:
     """Evidence Proxy as a user starts it, with a store on disk."""
     port = free_port()
-    directory = Path(tempfile.mkdtemp(prefix="evidence-proxy-bench-"))
+    directory = directory or Path(tempfile.mkdtemp(prefix="evidence-proxy-bench-"))
     file = directory / "proxy.toml"
     file.write_text(f'[server]\nadmin_port = 0\n[upstream]\nbase_url = "{behind}/v1"\n{config}')
     command = [sys.executable, "-m", module, "serve", "--config", str(file), "--port", str(port)]
-    return start("ours", [*command, "--data", str(directory / "data")], port, core, directory=directory)
+    environment = {"PROBE_FILE": str(directory / "probe.json")}
+    return start("ours", [*command, "--data", str(directory / "data")], port, PROXY_CORE, environment, directory)
+
+
+def probed(behind: str) -> tuple[Server, Path]:
+    """The same with a probe in its loop, and the file to which that writes."""
+    directory = Path(tempfile.mkdtemp(prefix="evidence-proxy-bench-"))
+    return ours(behind, module="benchmarks.load.probed", directory=directory), directory / "probe.json"
 
 
 @contextlib.contextmanager

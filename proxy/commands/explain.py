@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from proxy.commands.rehearsing import Rehearsed
     from proxy.compaction.account import Line
     from proxy.ledger.suggesting import Suggestion, ToolSeen
+    from proxy.ledger.transcript import Transcript
 
 _COLOURS = {
     "receipt": "green",
@@ -135,6 +136,7 @@ def as_value(explained: Explained) -> dict[str, Any]:
         "file": explained.body.name,
         "api": explained.body.api,
         "model": told.model,
+        "conversation": conversation_id(told.transcript),
         "assumes_records": explained.assumed,
         **accounts.outcome(told.outcome),
         "before": len(told.came),
@@ -158,6 +160,14 @@ def as_value(explained: Explained) -> dict[str, Any]:
         ],
         "tags_of_other_keys": explained.strange_tags,
     }
+
+
+def conversation_id(read: Transcript | None) -> str | None:
+    """What the record API and `store erase` call the conversation of a request whose host gives it no name."""
+    from proxy.gateway.keeping import Conversation
+
+    ids = Conversation.of(b"", None, read).ids if read is not None else ()
+    return ids[0].hex() if ids else None
 
 
 def toml(one: Suggestion) -> str:
@@ -214,6 +224,8 @@ class _Page:
         api = {"chat": "chat completions", "responses": "Responses"}.get(self._told.body.api or "", "no known API")
         self._line(f"{self._told.body.name}: {api}, {told.model or 'no model named'}, {len(told.came):,} bytes", "bold")
         self._line(f"Evidence-Proxy: {told.outcome.header()}")
+        if (named := conversation_id(told.transcript)) is not None:
+            self._line(f"conversation {named}")
         if isinstance(told.outcome, Untouched):
             self._line(f"untouched: {REASONS[told.outcome.reason]}")
         went = told.would if told.would is not None else told.went

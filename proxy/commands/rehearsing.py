@@ -64,6 +64,9 @@ class ReadOnly:
     def add(self, record: StoredRecord) -> None:
         pass
 
+    async def flush(self) -> None:
+        pass
+
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
@@ -90,7 +93,8 @@ class Rehearsal:
         keeping: Keeping | None = None,
     ) -> None:
         """Without a `store`, every answered question is assumed to have been recorded. With one, `credentials` are
-        those that the requests may have come with: the first under which a record fits counts."""
+        those that the requests may have come with: the first under which a record fits counts. `contents`
+        has what records need beside the wire."""
         self.keys = keys
         self._assumes = store is None
         kept: Any = Assumed() if store is None else ReadOnly(store)  # as much of a store as is asked for
@@ -115,10 +119,19 @@ class Rehearsal:
         if read is None:
             return Rehearsed(told, None)
         chain = self._chain(told.boundary.record)
+        went = told.would if told.would is not None else told.went
         undeclared = [record.ordinal for record in chain if record.declaration == "missing"]
         return Rehearsed(
             told,
-            account(read, told.evidence, self._habits, told.boundary, told.outcome, undeclared),
+            account(
+                read,
+                told.evidence,
+                self._habits,
+                told.boundary,
+                told.outcome,
+                undeclared,
+                went=len(went),
+            ),
             asking(read, told.evidence, self._habits, told.boundary, chain),
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from proxy.compaction.capsule import Capsule
@@ -20,7 +20,7 @@ from proxy.evidence.tables import Table
 from proxy.ledger.boundary import Boundary
 from proxy.ledger.questions import Habits, question_ends
 from proxy.ledger.records import Declaration, Record
-from proxy.ledger.transcript import Return, Transcript
+from proxy.ledger.transcript import Return, Transcript, read
 from proxy.wire.messages import Api, Message, NotJson, Part, Role, Span, Splice
 
 
@@ -197,14 +197,29 @@ def account(
     outcome: Outcome,
     undeclared: Iterable[int] = (),
     look: Look = look,
+    went: int | None = None,
 ) -> Account:
     """What became of each message of a request that was decided so.
 
     `evidence` are the tables of its evidence returns, by ordinal. Under `observe` the fates are those that would have
     been. `undeclared` are the ordinals of questions that are known to have
     declared nothing. `look` may remember what returns show.
+    `went` is how many bytes went up: more than the splices account for where a tool was offered beside the messages.
     """
-    return _Telling(transcript, evidence, habits, boundary, outcome, frozenset(undeclared), look).tell()
+    if transcript.request.history is not None:
+        # What the provider keeps was put before it, and stands in no body of this request's.
+        transcript, evidence = read(transcript.request.api.cut(transcript.request.body)), {}
+    told = _Telling(transcript, evidence, habits, boundary, outcome, frozenset(undeclared), look).tell()
+    if went is None:
+        return told
+    done = outcome.done.splices if outcome.done is not None and changes(outcome) else ()
+    spliced = len(transcript.request.body) + sum(len(s.data) - (s.end - s.start) for s in done)
+    return replace(told, beside=went - spliced)
+
+
+def changes(outcome: Outcome) -> bool:
+    """Whether an outcome's splices were applied, or would have been."""
+    return isinstance(outcome, Compacted) or outcome.reason is Reason.OBSERVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +295,7 @@ class _Telling:
         self.accounted = frozenset((*known.replaced, *known.kept)) if known is not None else frozenset()
         self.boundary = boundary
         self.reason = outcome.reason if isinstance(outcome, Untouched) else None
-        self.changed = isinstance(outcome, Compacted) or self.reason is Reason.OBSERVE
+        self.changed = changes(outcome)
         done = self.done = outcome.done or Rewrite()
         self.undeclared = undeclared
         held = [capsule for capsules in done.carried.values() for capsule in capsules]

@@ -33,6 +33,8 @@ class Capacity:
         self._most_bytes = most_bytes
         self.requests = 0
         self.bytes = 0
+        self.passed = 0
+        """Bytes that were held since the start."""
 
     def share(self) -> Share:
         """The part of one request, empty at first."""
@@ -73,6 +75,7 @@ class Share:
     def held_besides(self, size: int) -> None:
         """Count `size` bytes more that are there already, and that nobody is refused for who got so far."""
         self._capacity.bytes += size
+        self._capacity.passed += size
         self._bytes += size
 
     def release(self) -> None:

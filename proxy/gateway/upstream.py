@@ -168,6 +168,9 @@ class Reply:
         self._silence.end()
         if self._lost is not None:
             self._lost.remove_done_callback(self._connection_lost)
+            # The connection may break while nobody uses it: that is nobody's fault, and must not be logged as one.
+            self._lost.remove_done_callback(_fault_seen)
+            self._lost.add_done_callback(_fault_seen)
 
 
 class Upstream:
@@ -391,6 +394,11 @@ def _fault(upload: asyncio.Task[None] | None) -> BaseException | None:
     return None if upload is None or not upload.done() or upload.cancelled() else upload.exception()
 
 
+def _fault_seen(lost: asyncio.Future[None]) -> None:
+    if not lost.cancelled():
+        lost.exception()
+
+
 def _write(transport: asyncio.Transport, head: bytes, body: bytes) -> None:
     if len(body) <= _ONE_WRITE:
         transport.write(head + body)
@@ -401,8 +409,8 @@ def _write(transport: asyncio.Transport, head: bytes, body: bytes) -> None:
 
 def _readable(transport: asyncio.Transport | None) -> bool:
     """Whether bytes or an end wait in a socket that the event loop has not looked at yet."""
-    if transport is None or not hasattr(select, "poll"):
-        return transport is None
+    if transport is None or transport.is_closing() or not hasattr(select, "poll"):
+        return transport is None or transport.is_closing()
     polled = select.poll()
     polled.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
     return bool(polled.poll(0))

@@ -74,7 +74,10 @@ class Looking:
         marks = differing.marks(read)
         apart = self._apart.of(told.tenant, read.opening, marks)
         known = [record for payload in told.settled if (record := records.decode(payload)) is not None]
-        account = accounts_of.account(read, told.evidence, self._habits, told.boundary, told.outcome, look=_looked_at)
+        went = told.would if told.would is not None else told.went
+        account = accounts_of.account(
+            read, told.evidence, self._habits, told.boundary, told.outcome, look=_looked_at, went=len(went)
+        )
         asked = accounts_of.asking(read, told.evidence, self._habits, told.boundary, known)
         conversation = self.named("conversation", *apart.name)
         row = self.row(passed, conversation, account, known)

@@ -200,15 +200,23 @@ class Inspector:
     # Looking.
 
     def _work(self) -> None:
-        while (request := self._waiting.get()) is not None:
-            try:
-                looked = self._looking.look(request)
-                self._note_questions(looked.row["conversation"], looked.questions)
-            except Exception as fault:
-                logs.fault("inspector-failed", fault, id=request.arrived.id)
-                looked = Looked(self._looking.row(request))
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._done, request, looked)
+        while self._one():
+            pass
+
+    def _one(self) -> bool:
+        """Wait for a request and look at it; False at the end. While it waits it holds no request: bodies are large."""
+        request = self._waiting.get()
+        if request is None:
+            return False
+        try:
+            looked = self._looking.look(request)
+            self._note_questions(looked.row["conversation"], looked.questions)
+        except Exception as fault:
+            logs.fault("inspector-failed", fault, id=request.arrived.id)
+            looked = Looked(self._looking.row(request))
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._done, request, looked)
+        return True
 
     def _done(self, request: Passed, looked: Looked) -> None:
         self._inside -= 1

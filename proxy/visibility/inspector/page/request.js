@@ -43,7 +43,7 @@ export class Request {
     const would = row.outcome === "observed";
     const heading = row.outcome === "compacted" || would
       ? `${bytes(row.before)} came, ${bytes(row.after)} ${would ? "would have gone" : "went"} (${change(row.before, row.after)})`
-      : `${bytes(row.before)}, untouched`;
+      : `${bytes(row.before)}, untouched${this.told.beside ? " but for what was added beside its messages" : ""}`;
     this.facts = this.drawFacts();
     this.main.replaceChildren(
       row.conversation ? back(`#/c/${row.conversation}`, `Conversation ${row.title ?? row.conversation}`) : back(),
@@ -96,7 +96,7 @@ export class Request {
     });
     close();
     this.later();
-    const beside = this.told.beside ? el("p", { class: "card-body soft" }, `${number(this.told.beside)} bytes were added outside of the messages.`) : null;
+    const beside = this.told.beside ? el("p", { class: "card-body soft" }, `${number(this.told.beside)} bytes were added beside the messages: the cite tool that managed citing offers.`) : null;
     return el("section", { class: "card", "aria-label": "Message by message" },
       el("div", { class: "side-heads" },
         el("p", null, "As it came", el("span", { class: "soft" }, bytes(this.told.row.before))),
@@ -127,6 +127,7 @@ export class Request {
       line.table ? el("span", { class: "badge", "data-tone": "now" }, line.table) : null,
       el("span", { class: "num" }, bytes(line.before))];
     const inside = [
+      line.table ? el("p", { class: "why" }, ours(line)) : null,
       line.role === "tool" ? el("p", { class: "why" }, `${sentence(line.because)}.`) : null,
       line.shows.length ? chips(line.shows) : null,
       digest(line.digest_before)];
@@ -145,6 +146,7 @@ export class Request {
       ? el("div", { class: "side came" },
         el("div", { class: "side-head" }, el("strong", null, `${line.index}, ${line.role}`), line.tool ? el("code", null, line.tool) : null,
           line.table ? el("span", { class: "badge" }, line.table) : null, el("span", { class: "num" }, bytes(line.before))),
+        line.table ? el("p", { class: "why" }, ours(line)) : null,
         line.shows.length ? chips(line.shows) : null,
         line.pictures ? el("p", { class: "why" }, many(line.pictures, "picture")) : null,
         digest(line.digest_before))
@@ -241,6 +243,11 @@ const number_ = number;
 
 function sentence(words) {
   return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+// Why a result is evidence at all.
+function ours(line) {
+  return line.table === "tagged" ? "Evidence: a tag that this proxy signed proves it." : `Evidence: the table ${line.table} names its tool.`;
 }
 
 function digest(value) {
