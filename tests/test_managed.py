@@ -16,8 +16,12 @@ from proxy.ledger import notes, records
 from proxy.ledger.records import Record
 from proxy.policy.cite_tool import NAME
 from proxy.store import StoredRecord
+from proxy.tagging import Result, tag
 from tests.conftest import StartHere
-from tests.house.provider import Provider, Reply, completion, json_reply
+from tests.house.client import Client, Torn, request
+from tests.house.keys import KEYS
+from tests.house.provider import Break, Provider, Reply, Wait, completion, events, json_reply, sse_reply
+from tests.house.responding import response, response_events
 from tests.house.toolless import Agent, Got, Says, went_up
 
 MANAGED = {"format": "auto", "tools": ["search"], "cite": "managed"}
@@ -360,6 +364,47 @@ async def test_where_even_that_fails_the_client_gets_the_providers_own_error(
     assert got.seen.status == (200 if streamed else 429)
 
 
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("first", [True, False], ids=["first", "further"])
+async def test_a_stream_that_breaks_off_after_text_of_it_was_sent_breaks_off_for_the_client(
+    start: StartAgent, watched: Watched, api: str, first: bool
+) -> None:
+    agent = await start(api, True)
+    agent.script(Says(None, [search()]), *([] if first else [Says(None, [cite("c1")])]))
+    agent.says("a?")
+    await agent.asks()
+    agent.returns({"s1": FOUND["s1"]})
+    said = "A long answer that never comes to its end."
+    pieces = events(completion(said)) if api == "chat" else response_events(response(said))
+    seen = Wait()
+    agent.script(sse_reply([*pieces[:5], seen, Break()]))
+    client = await Client.connect(agent.url)
+    target = "/v1/responses" if api == "responses" else "/v1/chat/completions"
+    await client.send(request(target=target, body=agent.body(), headers=[agent.credential]))
+    head = await client.head()
+    while b"A long answe" not in head.body:
+        head.chunks.append(await client.chunk())
+    seen.go()
+    with pytest.raises(Torn):
+        await client.rest(head)
+    assert watched.records == []
+
+
+@pytest.mark.parametrize("api, streamed", EVERY, ids=NAMES)
+async def test_a_reply_that_ends_by_length_is_the_clients_without_our_calls(
+    start: StartAgent, provider: Provider, api: str, streamed: bool
+) -> None:
+    agent = await start(api, streamed)
+    agent.script(Says(None, [search()]), Says("Alpha is", [cite("c1")], ends="length"))
+    agent.says("a?")
+    await agent.asks()
+    agent.returns({"s1": FOUND["s1"]})
+    got = await agent.asks()
+    assert (got.text, got.tools, got.finish) == ("Alpha is", [], "length")
+    assert len(provider.requests) == 2
+    no_trace(agent, got)
+
+
 @pytest.mark.parametrize("api, streamed", EVERY, ids=NAMES)
 async def test_a_provider_that_refuses_the_tool_is_asked_without_it_from_then_on(
     start: StartAgent, provider: Provider, api: str, streamed: bool
@@ -431,6 +476,7 @@ async def test_rounds_add_only_so_many_tokens(start: StartAgent, provider: Provi
         {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "function": {"name": "search"}}},
         {"tool_choice": "none"},
+        {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
         {"parallel_tool_calls": False},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {}}}},
         {"n": 1},
@@ -492,6 +538,16 @@ async def test_an_output_tools_call_ends_the_question_and_is_the_clients(
     agent.returns({"s1": FOUND["s1"]})
     got = await agent.asks()
     assert (got.tools, watched.last.declaration, watched.cited()) == (["final_result"], "grounded", ["c1"])
+
+
+async def test_a_reply_that_is_only_promised_is_left_alone(start: StartAgent, provider: Provider) -> None:
+    agent = await start("responses")
+    agent.beside = {"background": True}
+    agent.says("a?")
+    agent.script(Says("Hi."))
+    body = agent.body()
+    await agent.asks()
+    assert provider.requests[0].body == body
 
 
 async def test_a_history_on_the_providers_side_is_left_alone(start: StartAgent, provider: Provider) -> None:
@@ -664,3 +720,63 @@ async def test_a_call_of_ours_that_stands_open_in_a_kept_reply_is_answered_there
     await agent.asks()
     outputs = provider.requests[-1].json()["input"]
     assert [one["call_id"] for one in outputs] == ["own", "s1"] and outputs[1]["output"] == FOUND["s1"]
+
+
+# Evidence of every format, and either layout.
+
+
+def haiku(*found: tuple[str, str]) -> str:
+    """What haiku.rag's search returns."""
+    return "\n\n---\n\n".join(
+        f"[{chunk_id}] [rank {rank} of {len(found)}]\nType: text\nContent:\n{text}"
+        for rank, (chunk_id, text) in enumerate(found, 1)
+    )
+
+
+def tagged(*found: tuple[str, str]) -> str:
+    return tag([Result(chunk_id, text) for chunk_id, text in found], KEYS).text
+
+
+@pytest.mark.parametrize("layout", ["single", "append"])
+@pytest.mark.parametrize(
+    "table, written",
+    [
+        ({"format": "haiku"}, haiku),
+        ({"format": "tagged", "tools": []}, tagged),
+        ({}, lambda *found: "\n".join(f"[{chunk_id}] {text}" for chunk_id, text in found)),
+    ],
+    ids=["haiku", "tagged", "auto"],
+)
+async def test_evidence_of_every_format_is_cited_so(
+    start: StartAgent, provider: Provider, watched: Watched, table: Any, written: Callable[..., str], layout: str
+) -> None:
+    agent = await start(table=table, compaction={"layout": layout})
+    ids = [f"{n}0000000-0000-4000-8000-0123456789ab" for n in range(1, 5)]
+    found = {
+        "s1": written((ids[0], "alpha one"), (ids[1], "alpha two")),
+        "s2": written((ids[2], "b"), (ids[3], "beta")),
+    }
+    await agent.question("a?", found, Says(None, [search("s1")]), Says(None, [cite(ids[1])]), Says("Alpha."))
+    await agent.question("b?", found, Says(None, [search("s2")]), Says(None, [cite(ids[3])]), Says("Beta."))
+    await agent.question("c?", found, Says("So."))
+    assert [record.declaration for record in watched.records[:2]] == ["grounded", "grounded"]
+    shown = json.dumps(went_up(provider.requests[-1])["messages"])
+    assert "alpha two" in shown and "beta" in shown and "alpha one" not in shown
+
+
+@pytest.mark.parametrize("layout", ["single", "append"])
+async def test_promise_8_results_without_ids_stay_whole_in_either_layout(
+    start: StartAgent, provider: Provider, watched: Watched, layout: str
+) -> None:
+    agent = await start(compaction={"layout": layout})
+    found = {call_id: f"Words about {call_id}." for call_id in ("s1", "s2", "s3")}
+    await agent.question(
+        "a?", found, Says(None, [search("s1"), search("s2")]), Says(None, [cite("search 2")]), Says("A.")
+    )
+    await agent.question(
+        "b?", found, Says(None, [search("s3")]), Says(None, [cite("search 3", "search 2")]), Says("B.")
+    )
+    await agent.question("c?", found, Says("C."))
+    shown = json.dumps(went_up(provider.requests[-1])["messages"])
+    assert [shown.count(text) for text in ("Words about s1.", "Words about s2.", "Words about s3.")] == [0, 1, 1]
+    assert watched.records[1].declaration == "grounded"

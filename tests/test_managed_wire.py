@@ -21,6 +21,7 @@ from proxy.wire.responses_rounds import ResponsesRounds
 from proxy.wire.rounds import Rounds, Said
 from tests.house.provider import completion, events
 from tests.house.responding import item, response, response_events
+from tests.talk import grows_gently
 
 OWN = cite_tool.NAME
 CITE = ("call_cite", OWN, {"ids": ["c1"]})
@@ -458,6 +459,27 @@ def test_promise_10_nothing_new_is_ever_lost() -> None:
         given = said + fed(said, *(again[i:j] for i, j in zip([0, *at], [*at, len(again)], strict=True)))
         bare, wanted = "".join(given.split()), "".join(again.split())
         assert given.startswith(said) and wanted in bare
+
+
+def test_saying_a_long_answer_again_takes_no_longer_than_saying_it() -> None:
+    def works(size: int) -> Callable[[], object]:
+        said = "".join(f"word {n} " for n in range(size))
+        pieces = [said[at : at + 5] for at in range(0, len(said), 5)]
+        return lambda: fed(said, *pieces, "and more")
+
+    assert grows_gently(works, 200)
+
+
+def test_a_stream_of_ten_thousand_deltas_passes_in_as_many_steps() -> None:
+    def works(size: int) -> Callable[[], object]:
+        pieces = events(one("x" * size), piece=1)
+        rounds = ChatRounds(OWN)
+        return lambda: [rounds.feed(piece) for piece in pieces]
+
+    assert grows_gently(works, 200)
+    pieces = events(one("x" * 10_000), piece=1)
+    rounds = ChatRounds(OWN)
+    assert [rounds.feed(piece) for piece in pieces] == pieces
 
 
 def test_holds_is_told_of_every_reply_that_finishes_and_may_keep_its_end() -> None:

@@ -257,12 +257,16 @@ class Conversations:
         if answer is not None:
             course.asked, course.violation, course.extra_tokens = True, Violation.UNRESOLVED, answer.extra_tokens
             return Giving(answer)
-        offering = Offering(shown, read.tables_of_returns, read.tables, found, exchange.body, tenant)
-        course.noted += await self._offers.find_noted(offering)
-        if self._policy.mode != "enforce" or not read.recordable:
+        offering: Offering | None = None
+        if any(table.cites_managed for table in read.tables):
+            conversation = Conversation.of(tenant, exchange.conversation_id, shown).digest
+            offering = Offering(shown, read.tables_of_returns, read.tables, found, exchange.body, tenant, conversation)
+            course.noted += await self._offers.find_noted(offering)
+        # Who only wants to observe gets the provider's replies as they are.
+        if self._policy.mode != "enforce" or self._mode != "on" or not read.recordable:
             return self._managing(exchange, offering, None)
 
-        if any(table.cites_managed for table in read.tables):
+        if offering is not None:
             return await self._holding(exchange, read, found, tenant, large, offering)
         # Most replies are simply passed on; to find that out must not hold them up.
         if not settling.surely_declared(shown, found.record, found.reply + 1, read.tables, self._habits):
@@ -276,7 +280,7 @@ class Conversations:
         found: Boundary,
         tenant: bytes,
         large: bool,
-        offering: Offering,
+        offering: Offering | None,
     ) -> Steering | None:
         """What holds the answer of a question that is undeclared so far, if anybody can be asked about it."""
         shown, course = read.transcript, exchange.course
@@ -285,17 +289,17 @@ class Conversations:
         async def judge(reply: Reply) -> Standing:
             return await _run(large, lambda: self._standing(shown, reply, found, read.tables, course.noted))
 
+        request = shown.request
+        if offering is not None and all(table.cites_managed for table in read.tables_of_returns.values()):
+            question = Question(shown, tenant, exchange.body, found.reply + 1, MANAGED, judge)
+            return self._closing(exchange, offering, question)
         standing = await judge(Reply(text=""))
         if may_end(standing):
             return self._managing(exchange, offering, None)
-        request = shown.request
         way = asked_by(standing, request.api.offered(request))
         question = Question(shown, tenant, exchange.body, found.reply + 1, way or MANAGED, judge)
         if MANAGED in standing.ways[:1]:
-            managing = self._managing(exchange, offering, Closing(self._policy, question, course))
-            if managing is None:
-                course.violation = _cannot_ask(request)
-            return managing
+            return self._closing(exchange, offering, question)
         if way is None or request.history is not None or request.choices > 1:
             course.violation = _cannot_ask(request)
             return None
@@ -304,9 +308,16 @@ class Conversations:
             return None
         return Hold(self._policy, question, course)
 
-    def _managing(self, exchange: Exchange, offering: Offering, ending: Closing | None) -> Managing | None:
+    def _closing(self, exchange: Exchange, offering: Offering | None, question: Question) -> Managing | None:
+        """The same, and the model is asked with that tool at the end of an answer that would stay undeclared."""
+        managing = self._managing(exchange, offering, Closing(self._policy, question, exchange.course))
+        if managing is None:
+            exchange.course.violation = _cannot_ask(question.transcript.request)
+        return managing
+
+    def _managing(self, exchange: Exchange, offering: Offering | None, ending: Closing | None) -> Managing | None:
         """What steers the reply where the model may call the proxy's own cite tool."""
-        if self._mode != "on":
+        if offering is None or self._mode != "on":
             return None
         managing = self._offers.managing(offering, exchange.course, ending)
         if managing is not None:
@@ -785,6 +796,11 @@ class Exchange:
         self._tenant = tenant
         self._settled: list[StoredRecord] = []
         self._reader = self._reply_reader()
+
+    @property
+    def conversation_id(self) -> str | None:
+        """What the host calls the conversation."""
+        return self._asked.conversation_id
 
     def goes_up_as(self, offered: bytes) -> None:
         """What goes up has one tool more than `body`."""

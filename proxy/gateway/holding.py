@@ -432,6 +432,10 @@ class Closing:
         """Whether a reply would end its question."""
         return settles(reply, self._policy.habits)
 
+    async def is_declared(self) -> bool:
+        """Whether the question may end as it stands, whatever its reply says."""
+        return may_end(await self._question.judge(Reply(text="")))
+
     async def cited_at_the_end(
         self, provider: Provider, asked: bytes, answer: Reply, tool: str | None
     ) -> Sequence[str]:

@@ -40,6 +40,9 @@ class Ending(Protocol):
     def settles(self, reply: Reply) -> bool:
         """Whether a reply would end its question."""
 
+    async def is_declared(self) -> bool:
+        """Whether the question may end as it stands, whatever its reply says."""
+
     async def cited_at_the_end(
         self, provider: Provider, asked: bytes, answer: Reply, tool: str | None
     ) -> Sequence[str]:
@@ -97,6 +100,7 @@ class Managing:
         self._api = managed.request.api
         self._citable: Citable | None = None
         self._reading: asyncio.Future[Citable] | None = None
+        self._judging: asyncio.Future[bool] | None = None  # whether the question needs no declaration from this reply
         self._own: list[Noted] = []
         self._taken = False  # whether this round's calls of ours were answered already
         self._answers: list[bytes] = []
@@ -114,10 +118,16 @@ class Managing:
             # Reading what can be cited takes long here, and the provider takes longer.
             self._reading = asyncio.ensure_future(asyncio.to_thread(self._managed.citable))
             self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen where it is used
+        if self._managed.ending is not None:
+            # To find out that nothing is owed must not hold up the reply.
+            self._judging = asyncio.ensure_future(self._managed.ending.is_declared())
+            self._judging.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             async for piece in self._steer(provider):
                 yield piece
         finally:
+            if self._judging is not None:
+                self._judging.cancel()
             if self._course.rounds:
                 self._managed.counted(self._course.rounds, self._course.round_tokens)
 
@@ -223,7 +233,15 @@ class Managing:
         self._managed.write_down(self._own, said.others)
         self._go_on(said)
         ending = self._managed.ending
-        return ending is not None and ending.settles(Reply(self._reader.text, said.others, said.finish))
+        if ending is None or self._owes_nothing():
+            return False
+        return ending.settles(Reply(self._reader.text, said.others, said.finish))
+
+    def _owes_nothing(self) -> bool:
+        judged = self._judging
+        if judged is None or not judged.done() or judged.cancelled():
+            return False
+        return judged.exception() is None and judged.result()
 
     def _take(self, said: Said) -> None:
         """Note what a round cited, once, and what our tool answers to it."""

@@ -23,14 +23,21 @@ class Notebook:
         self._store = store
         self._own: Recent[bytes, bytes] = Recent(_MOST)
 
-    def keep(self, tenant: bytes, shown: Transcript, noted: Sequence[Noted], calls: Sequence[Call]) -> None:
+    def keep(
+        self,
+        tenant: bytes,
+        conversation: bytes | None,
+        shown: Transcript,
+        noted: Sequence[Noted],
+        calls: Sequence[Call],
+    ) -> None:
         """Keep what the reply to a request cited, with the calls that the client was given. Where it was given none,
-        the question is over, and its record says what was cited."""
+        the question is over, and its record says what was cited. `conversation` is under what it can be erased."""
         key = _keyed(tenant, notes.address(shown.key, calls))
         payload = notes.encode(noted)
         self._own.put(key, payload)
         if calls and noted:
-            self._store.add(StoredRecord(key=key, tenant=tenant, reply=_NO_REPLY, payload=payload))
+            self._store.add(StoredRecord(key, tenant, _NO_REPLY, payload, conversation))
 
     async def find(self, tenant: bytes, shown: Transcript, from_reply: int) -> list[Noted]:
         """What the replies from this one on cited, as far as it is known: a note that cannot be had is none."""

@@ -18,7 +18,7 @@ from proxy.gateway.recent import Recent
 from proxy.ledger import settling
 from proxy.ledger.boundary import Boundary
 from proxy.ledger.notes import Noted
-from proxy.ledger.questions import Habits
+from proxy.ledger.questions import Habits, stretches
 from proxy.ledger.transcript import Transcript
 from proxy.policy import cite_tool
 from proxy.policy.cite_rounds import Bounds
@@ -32,6 +32,8 @@ log = logging.getLogger("evidence_proxy.offers")
 _REFUSES_FOR = 3600.0
 _MOST_REFUSALS = 1000
 _MOST_REPLIES = 10_000
+#: A question's steps whose notes are looked up, newest first.
+_MOST_STEPS = 256
 
 #: Who refused: the API, the model, and whether the request offered tools of its own.
 _Refuser = tuple[str, str, bool]
@@ -46,7 +48,8 @@ class _WentOn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """A request that may offer our tool: how it was read, what goes up without the tool, and whose it is."""
+    """A request that may offer our tool: how it was read, what goes up without the tool, and whose it is: the digests
+    of tenant and conversation."""
 
     transcript: Transcript
     evidence: Mapping[int, Table]
@@ -54,6 +57,7 @@ class Offering:
     found: Boundary
     body: bytes
     tenant: bytes
+    conversation: bytes | None
 
 
 class Offers:
@@ -72,15 +76,14 @@ class Offers:
         self._went_on: Recent[tuple[bytes, str], _WentOn] = Recent(_MOST_REPLIES)
 
     async def find_noted(self, asked: Offering) -> list[Noted]:
-        """What the question's earlier replies cited with our tool, as far as that is known."""
-        if not any(table.cites_managed for table in asked.tables):
-            return []
-        return await self._notebook.find(asked.tenant, asked.transcript, asked.found.reply + 1)
+        """What the question's earlier replies cited with our tool, as far as that is known. Of an earlier question that
+        was never recorded nobody asks: its evidence stays."""
+        last = stretches(asked.transcript, asked.found.reply + 1, self._habits)[-1]
+        first = max(last.first_reply, len(asked.transcript.replies) - _MOST_STEPS)
+        return await self._notebook.find(asked.tenant, asked.transcript, first)
 
     def managing(self, asked: Offering, course: Course, ending: Ending | None = None) -> Managing | None:
         """What steers the reply to a request that offers our tool; None where it does not."""
-        if not any(table.cites_managed for table in asked.tables):
-            return None
         request = asked.transcript.request
         if request.history is not None or not request.messages:
             return None
@@ -99,7 +102,9 @@ class Offers:
             citable=lambda: settling.citable(
                 asked.transcript, asked.found.record, from_reply, asked.tables, self._habits
             ),
-            write_down=lambda made, calls: self._notebook.keep(asked.tenant, asked.transcript, made, calls),
+            write_down=lambda made, calls: self._notebook.keep(
+                asked.tenant, asked.conversation, asked.transcript, made, calls
+            ),
             refused=lambda: self._remember(refuser),
             counted=self._counted,
             went_on=lambda shown_as, identity, answers: self._went_on.put(

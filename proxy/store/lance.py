@@ -33,6 +33,8 @@ SCHEMA_VERSION = 2
 """1: no column `conversation`. 2: with it."""
 
 _SEES_OTHERS_AFTER = timedelta(seconds=0.5)
+# Who reads wants what another replica wrote just now; not every read needs a look of its own, though.
+_LOOKS_AGAIN_AFTER = 0.2
 # LanceDB's own limits are gigabytes. A key's index entry is about 40 bytes: of a million rows, half the pages are held.
 _INDEX_CACHE_BYTES = 24 << 20
 _METADATA_CACHE_BYTES = 8 << 20
@@ -54,7 +56,7 @@ class Lance:
         self._db = db
         self._rows = rows
         self._secret = secret
-        self.opened_at = time.monotonic()
+        self.opened_at = self._looked_at = time.monotonic()
         self.erasures_at_opening = 0
 
     @property
@@ -117,13 +119,14 @@ class Lance:
     async def read(self, keys: Sequence[bytes], *, latest: bool, replies: Mapping[bytes, bytes] | None = None) -> Read:
         """What stands under `keys`.
 
-        `latest` sees what any process has written before this call; otherwise the last half second may be missing.
+        `latest` sees what any process has written before this call; otherwise the last moment may be missing.
         Under a key that `replies` names there may be as many rows as conversations began alike: past a number of them
         only those of that reply are read, so that a popular opening costs no more than a rare one.
         """
         replies = replies or {}
         with _told(self._place, "read"):
-            if latest:
+            if latest or time.monotonic() - self._looked_at > _LOOKS_AGAIN_AFTER:
+                self._looked_at = time.monotonic()
                 await self._rows.checkout_latest()  # type: ignore[no-untyped-call]
             wanted = {self._secret.key(key): key for key in keys}
             stored = [key for key, plain in wanted.items() if plain not in replies]

@@ -447,6 +447,7 @@ class _Disk:
             health,
             writing,
             self.upkeep.committed,
+            pace.linger,
             pace.group_from_pieces,
         )
         self.upkeep.writer = self.writer

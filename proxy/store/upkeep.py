@@ -47,6 +47,8 @@ class Pace:
     """Between looks whether the store is still the one that was opened."""
     prune: float = 3_600.0
     tick: float = 1.0
+    linger: float = 0.05
+    """How long a record waits for others to be committed with."""
     group_from_pieces: int = 64
     """With so many, commits are made seldomer."""
 
@@ -55,7 +57,7 @@ class Pace:
         """The pace for a place: where each piece is a request over a network, there should be few."""
         if place.directory is not None:
             return cls()
-        return cls(tidy_after_commits=16, tidy_after=30.0, tidy_from_pieces=8, group_from_pieces=8)
+        return cls(tidy_after_commits=16, tidy_after=30.0, tidy_from_pieces=8, linger=0.2)
 
 
 class Upkeep:

@@ -20,7 +20,6 @@ from proxy.store.unwritten import Unwritten
 
 _ROWS = 500
 _BYTES = 8 << 20
-_LINGER = 0.05
 # Every commit adds a piece that reads look at until the next tidying; with many of them, group more.
 _LONG_LINGER = 0.25
 
@@ -38,6 +37,7 @@ class Writer:
         health: Health,
         writing: Durations,
         committed: Callable[[], None],
+        linger: float,
         many_pieces: int,
     ) -> None:
         self._door = door
@@ -48,6 +48,7 @@ class Writer:
         self._health = health
         self._writing = writing
         self._committed = committed
+        self._linger = linger
         self._many_pieces = many_pieces
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
@@ -83,7 +84,7 @@ class Writer:
                 if failures:
                     await self._unless_urgent(backoff(failures))
                 elif len(self._unwritten) < _ROWS:
-                    await self._unless_urgent(_LINGER if self.pieces < self._many_pieces else _LONG_LINGER)
+                    await self._unless_urgent(self._linger if self.pieces < self._many_pieces else _LONG_LINGER)
                 fault = await self._write()
                 failures = failures + 1 if fault else 0
                 self._attempted(fault)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from proxy.wire import spans
+from proxy.wire import added, spans
 from proxy.wire.messages import Span, Splice
 
 
@@ -54,29 +54,5 @@ def without_elements(body: bytes, array: Span, gone: Collection[int], first: Seq
 
 def without_member(body: bytes, span: Span, name: str) -> list[Splice]:
     """Take the members of this name out of the object that stands there."""
-    text = body[span.start : span.end].decode("latin-1")
-    cuts: list[tuple[int, int]] = []
-    places: list[tuple[str, int, int]] = []  # each member's name, where its key begins, and where its value ends
-    walk = spans.members(text, 0)
-    begins = text.index("{") + 1
-    try:
-        key, at = next(walk)
-        while True:
-            end = spans.value_end(text, at)
-            places.append((key, begins, end))
-            begins = end
-            key, at = walk.send(end)
-    except StopIteration:
-        pass
-    for index, (key, start, end) in enumerate(places):
-        if key != name:
-            continue
-        is_first = all(other == name for other, _, _ in places[:index])
-        if is_first and index + 1 < len(places):
-            end = text.index(",", end) + 1
-        cuts.append((start, end))
-    merged: list[Splice] = []
-    for start, end in cuts:
-        start = max(start, merged[-1].end - span.start) if merged else start
-        merged.append(Splice(span.start + start, span.start + end))
-    return merged
+    cuts = added.without(body[span.start : span.end], (name,))
+    return [Splice(span.start + cut.start, span.start + cut.end) for cut in cuts]

@@ -24,20 +24,27 @@ class Repeating:
     def __init__(self, said: str) -> None:
         self._said = said
         self._bare = _SPACE.sub("", said)
-        self._held = ""
+        self._held: list[str] = []
+        self._bare_held = ""
+        self._at = 0  # where in what was said all that is held stands
         self._over = not self._bare
 
     def feed(self, text: str) -> str:
         """What of this piece, and of those that were held, the client does not have yet."""
         if self._over:
             return text
-        self._held += text
-        bare = _SPACE.sub("", self._held)
-        if bare in self._bare:
+        self._held.append(text)
+        fresh = _SPACE.sub("", text)
+        if self._bare.startswith(fresh, self._at + len(self._bare_held)):
+            self._bare_held += fresh
+            return ""
+        self._bare_held += fresh
+        self._at = self._bare.find(self._bare_held, self._at)
+        if self._at >= 0:
             return ""
         self._over = True
-        held, self._held = self._held, ""
-        known = self._continued(bare)
+        held = "".join(self._held)
+        known = self._continued(self._bare_held)
         if known:
             return _after(held, known)
         apart = "" if self._said[-1:].isspace() or held[:1].isspace() else _APART
@@ -52,10 +59,28 @@ class Repeating:
         """How many characters at the beginning of a text are what was said to its end; 0 where it says another."""
         if bare.startswith(self._bare):
             return len(self._bare)
-        for size in range(min(len(self._bare), len(bare)) - 1, _LONG_ENOUGH - 1, -1):
-            if self._bare.endswith(bare[:size]):
-                return size
-        return 0
+        size = _overlap(self._bare, bare)
+        return size if size >= _LONG_ENOUGH else 0
+
+
+def _overlap(before: str, after: str) -> int:
+    """The length of the longest end of one text that another begins with.
+
+    By the borders of its beginnings (Knuth, Morris, Pratt), since a model may say a long answer again.
+    """
+    borders = [0] * len(after)
+    matched = 0
+    for at in range(1, len(after)):
+        while matched and after[at] != after[matched]:
+            matched = borders[matched - 1]
+        matched += after[at] == after[matched]
+        borders[at] = matched
+    matched = 0
+    for character in before[-len(after) :]:
+        while matched and (matched == len(after) or character != after[matched]):
+            matched = borders[matched - 1]
+        matched += character == after[matched]
+    return matched
 
 
 def _after(text: str, count: int) -> str:
