@@ -1,6 +1,6 @@
 """Requests/s and added time, beside the shortest aiohttp proxy, and nginx, in the same run.
 
-    python -m benchmarks.gateway [--quick]
+    python -m benchmarks.gateway [--quick] [--scale 1.0]
 
 The proxy has one core; load and a fast provider share the other. Every measured request is compacted, belongs to a
 conversation of its own, and its reply is recorded on disk. Runs are made in turns, medians of five; processor time
@@ -69,13 +69,13 @@ def _well(server: Server, told: client.Told, compacted: bool = False) -> None:
         raise RuntimeError(f"{server.name}: expected every request to be compacted, but they were {told.headers}")
 
 
-async def compare(quick: bool) -> int:
+async def compare(quick: bool, scale: float) -> int:
     runs = 2 if quick else 5
     missed = []
     with servers.running(servers.upstream()) as (provider,):
         rows = [
-            (bodies.text("2 KB", 2_000, 1, 3), 200 if quick else 3000, 0.80),
-            (bodies.text("64 KB", 64_000, 4, 10), 64 if quick else 1200, 0.70),
+            (bodies.text("2 KB", 2_000, 1, 3), round(scale * (200 if quick else 3000)), 0.80),
+            (bodies.text("64 KB", 64_000, 4, 10), round(scale * (64 if quick else 1200)), 0.70),
         ]
         print(f"requests/s, {CONNECTIONS} connections, each request compacted and recorded; median of {runs}")
         print(f"{'':8}{'':>10}{'ours':>10}{'aiohttp':>10}{'nginx':>10}{'of aiohttp':>12}{'bound':>8}{'of nginx':>10}"
@@ -131,10 +131,11 @@ async def compare(quick: bool) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Requests/s and added time of the gateway.")
     parser.add_argument("--quick", action="store_true", help="few requests: to see that it runs")
+    parser.add_argument("--scale", type=float, default=1.0, help="how many requests, of the usual number")
     asked = parser.parse_args()
     servers.on_the_loads_core()
     with asyncio.Runner(loop_factory=servers.loop) as runner:
-        return runner.run(compare(asked.quick))
+        return runner.run(compare(asked.quick, asked.scale))
 
 
 if __name__ == "__main__":

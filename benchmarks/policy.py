@@ -3,11 +3,10 @@
     python -m benchmarks.policy [--quick]
 
 Two proxies stand in front of one scripted provider, one with the policy off, one that enforces. Requests of a question
-that has declared what grounds it go to both in turns, and each pair is compared: the time to the body's first byte, and
-for every chunk the time from the provider's write until the client has it. Medians of the pairs' differences; a
-proxy of each kind is timed against itself, too, which says how much of it is noise. Ends with an error where the policy
-costs more than 5 % or 0.1 ms, whichever is larger. What an undeclared answer costs is printed beside it: one more
-request to the provider, and one more of the client.
+that has declared what grounds it go to both in turns, and each pair is compared: the time to the first byte of the
+body, and for every chunk the time from the provider's write until the client has it. Medians of the pairs' differences;
+a proxy is timed against itself, too, which says how much of it is noise. Ends with an error where the policy costs more
+than 5 % or 0.1 ms, whichever is larger.
 """
 
 from __future__ import annotations

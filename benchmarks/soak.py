@@ -84,7 +84,7 @@ class Soak:
         )
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(10):
-                if not (await reader.read()).startswith(b"HTTP/1.1 4"):
+                if not (await reader.read()).startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")):
                     self.wrong.append("a malformed request was not refused with a 4xx")
         writer.close()
         self.refused += 1

@@ -3,6 +3,7 @@ provider wrote it, the question is declared or listed as a violation, and nothin
 
 from __future__ import annotations
 
+import gzip
 import json
 import signal
 from collections.abc import Sequence
@@ -714,10 +715,10 @@ undeclared = "receipt"
 """
 
 
-@pytest.mark.parametrize(("api", "streamed"), [("chat", True), ("responses", False)])
 async def test_a_held_answer_is_given_after_a_crash_and_by_another_replica(
-    provider: Provider, start_process: StartProcess, tmp_path: Path, api: str, streamed: bool
+    provider: Provider, start_process: StartProcess, tmp_path: Path
 ) -> None:
+    api, streamed = "chat", True
     config = CONFIG + f'[store]\ndata_dir = "{tmp_path}"\n'
     first = await start_process(config)
     agent = Agent(first.url, api, streamed)
@@ -736,10 +737,7 @@ async def test_a_held_answer_is_given_after_a_crash_and_by_another_replica(
     assert agent.seen[-1].body == b"".join(replied(api, streamed, "3 bar."))
     assert "extra_tokens=2" in agent.seen[-1].evidence and len(provider.requests) == 3
 
-    # What the second one gave was settled there, and is compacted by a third.
-    await second.stop()
-    third = await start_process(config)
-    agent.url = third.url
+    # What the second one gave was settled there.
     provider.reply(reply(api, streamed, "Bye."))
     provider.reply(reply(api, False, None, [("call_d", "cite", {"ids": []})]))
     assert (await agent.ask("Thanks.")).text == "Bye."
@@ -803,3 +801,94 @@ async def test_nothing_that_is_said_is_ever_logged(
     monkeypatch.setattr(HeldAnswers, "put", fails)
     await here.agent().ask("What is the word?")
     assert "hunter2" not in caplog.text and caplog.text
+
+
+async def test_a_replica_gives_what_another_one_holds(
+    provider: Provider, start_here: StartHere, tmp_path: Path
+) -> None:
+    """Both run at once over one store; the second one has never seen the conversation."""
+    store = {"uri": None, "data_dir": tmp_path}
+    here = await house(provider, start_here, store=store)
+    other = await house(provider, start_here, store=store)
+    agent = here.agent()
+    here.says("chat", False, SEARCH, "3 bar.", CITES)
+    await held_by(agent)
+    agent.url = other.proxy.url
+    assert (await agent.send()).text == "3 bar." and len(provider.requests) == 3
+
+    # Nor does it ask again for a request that the first one asked about.
+    again = here.agent()
+    again.history = agent.history[:3]
+    again.url = other.proxy.url
+    other.says("chat", False, "Three.")
+    assert (await again.send()).text == "Three." and len(here.asked) == 1
+    assert await other.violations() == [None, "asked-before"]
+
+
+@pytest.mark.parametrize("compaction", [{"layout": "append"}, {"mode": "observe"}])
+async def test_the_policy_holds_in_every_layout_and_where_nothing_is_rewritten(
+    provider: Provider, start_here: StartHere, compaction: dict[str, str]
+) -> None:
+    here = await house(provider, start_here, compaction=compaction)
+    agent = here.agent()
+    here.says("chat", False, SEARCH, "3 bar.", CITES, "Bye.", [("call_d", "cite", {"ids": []})])
+    await agent.ask("What pressure?")
+    assert (await agent.ask("Thanks.")).text == "Bye."
+    assert len(here.asked) == 2 and await here.violations() == [None, None]
+    before = [one for one in provider.requests if one not in here.asked][-1]
+    assert here.asked[-1].body.startswith(before.body[: before.body.rindex(b"Thanks.")])
+
+
+@every_way
+async def test_a_compressed_answer_is_held_and_comes_back_as_what_it_says(
+    provider: Provider, start_here: StartHere, api: str, streamed: bool
+) -> None:
+    here = await house(provider, start_here)
+    agent = here.agent(api, streamed)
+    kind = "text/event-stream" if streamed else "application/json"
+    packed = gzip.compress(b"".join(replied(api, streamed, "3 bar.")))
+    lines = [("Content-Type", kind), ("Content-Encoding", "gzip")]
+    here.says(api, streamed, SEARCH, Scripted(200, "OK", lines, [packed[:30], packed[30:]]))
+    here.says(api, False, CITES)
+    assert (await agent.ask("What pressure?")).text == "3 bar."
+    assert agent.seen[-1].body == gzip.decompress(packed) and agent.seen[-1].value("content-encoding") is None
+
+
+@every_way
+async def test_a_client_that_wants_no_call_gets_none(
+    provider: Provider, start_here: StartHere, api: str, streamed: bool
+) -> None:
+    here = await house(provider, start_here)
+    agent = here.agent(api, streamed, beside={"tool_choice": "none"})
+    agent.history.append({"role": "user", "content": "What pressure?"})
+    here.says(api, streamed, SEARCH, "3 bar.")
+    agent.run(await agent.send())
+    assert (await agent.send()).text == "3 bar." and not here.asked
+    assert await here.violations() == ["no-cite-tool"]
+
+
+async def test_a_provider_that_streams_nothing_to_a_client_that_asked_for_a_stream_is_held_too(
+    provider: Provider, start_here: StartHere
+) -> None:
+    here = await house(provider, start_here)
+    agent = here.agent("chat", True)
+    here.says("chat", True, SEARCH, reply("chat", False, "3 bar."), reply("chat", False, None, CITES))
+    assert (await agent.ask("What pressure?")).text == "3 bar." and await here.violations() == [None]
+
+
+async def test_what_happened_is_counted(provider: Provider, start_here: StartHere) -> None:
+    here = await house(provider, start_here)
+    here.says("chat", False, SEARCH, "3 bar.", CITES, SEARCH, "Two years.", "No.")
+    agent = here.agent()
+    await agent.ask("What pressure?")
+    await agent.ask("How long?")
+    counts = here.proxy.gateway._serving.conversations.counts()
+    assert {name: count for name, count in counts.items() if name.startswith("policy_")} == {
+        "policy_asked": 2,
+        "policy_enforced_grounded": 1,
+        "policy_enforced_missing": 1,
+        "policy_extra_tokens": 4,
+        "policy_held": 1,
+        "policy_held_given": 1,
+        "policy_violation_ignored": 1,
+    }

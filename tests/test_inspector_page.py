@@ -48,6 +48,11 @@ format = "auto"
 tools = ["search"]
 cite = "cite"
 """
+#: What stands out of the card that it is in.
+BEYOND_THEIR_CARD = """[...document.querySelectorAll('.card *')]
+  .filter((one) => !one.closest('.scroll, pre, .unseen, svg'))
+  .filter((one) => one.getBoundingClientRect().right > one.closest('.card').getBoundingClientRect().right + 1)
+  .map((one) => one.outerHTML.slice(0, 200))"""
 ROWS = 'document.querySelectorAll("tbody tr").length'
 
 
@@ -202,6 +207,11 @@ async def every_view_is_for_everybody(browser: Browser, admin: str, serial: int)
     """No serious fault of axe-core's, nothing wider than the page, in both sizes, light and dark; with screenshots."""
     rows = await browser.evaluate("fetch('/inspector/requests').then((answer) => answer.json())")
     views = {"requests": "#/", "conversation": f"#/c/{rows['requests'][0]['conversation']}", "request": f"#/r/{serial}"}
+    await browser.goto(f"{admin}/#/")
+    await browser.until(f"{ROWS} > 3")
+    for width in (1300, 1217, 1100, 800, 705, 320):
+        await browser.resize(width)
+        assert await browser.evaluate(BEYOND_THEIR_CARD) == [], width
     for width, height in ((1440, 900), (390, 844)):
         for dark in (False, True):
             await browser.open(width, height, dark)
@@ -213,6 +223,7 @@ async def every_view_is_for_everybody(browser: Browser, admin: str, serial: int)
                 if width > 1000 or not dark:
                     assert await serious_faults(browser) == [], (name, width, dark)
                 assert await browser.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+                assert await browser.evaluate(BEYOND_THEIR_CARD) == [], (name, width)
                 await browser.picture(f"{name}-{width}{'-dark' if dark else ''}")
             await nothing_came_alive(browser)
 

@@ -326,8 +326,8 @@ async def remembered(watched: Watched, requests: int) -> tuple[int, int]:
             watchers.arrived(one.arrived)
             watchers.passed(one)
             if number % 200 == 199:
-                await watched.lookout.counting.idle()
-        await watched.lookout.counting.idle()
+                await watched.lookout.idle()
+        await watched.lookout.idle()
 
     await pass_by(range(1000))  # what is bounded by numbers fills up
     tracemalloc.start()

@@ -262,7 +262,8 @@ class Conversations:
             conversation = Conversation.of(tenant, exchange.conversation_id, shown).digest
             offering = Offering(shown, read.tables_of_returns, read.tables, found, exchange.body, tenant, conversation)
             course.noted += await self._offers.find_noted(offering)
-        if self._policy.mode != "enforce" or not read.recordable:
+        # Who only wants to observe gets the provider's replies as they are.
+        if self._policy.mode != "enforce" or self._mode != "on" or not read.recordable:
             return self._managing(exchange, offering, None)
 
         if offering is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,11 @@ from proxy.visibility import logs, vocabularies
 from proxy.visibility.tokens import Counter, Tokens
 
 _MOST_WAITING = 512
-_MOST_BYTES = 256 * 1024 * 1024
+#: What waits to be counted stays in memory until then.
+_MOST_BYTES = 16 * 1024 * 1024
+#: After each request it rests so many times as long as that took, so that under load it takes a fifth of a core, not
+#: what requests need: whatever does not fit then is left out.
+_REST, _LONGEST_REST = 4.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class Counting:
         told = request.conversed
         if told is None or told.transcript is None or self._thread is None or self._broken:
             return
-        if self._inside >= _MOST_WAITING or self._bytes + len(told.came) > _MOST_BYTES:
+        if self._inside >= _MOST_WAITING or (self._inside and self._bytes + len(told.came) > _MOST_BYTES):
             self.left_out += 1
             return
         self._inside += 1
@@ -97,12 +102,15 @@ class Counting:
         request = self._waiting.get()
         if request is None:
             return False
+        began = time.thread_time()
         counted: Counted | None = None
         try:
             counted = self._count(request)
         except Exception as fault:
             logs.fault("tokens-not-counted", fault, id=request.arrived.id)
         self._tell(self._done, request, counted)
+        del request, counted
+        time.sleep(min(_LONGEST_REST, _REST * (time.thread_time() - began)))
         return True
 
     def _count(self, request: Passed) -> Counted | None:

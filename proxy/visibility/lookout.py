@@ -15,6 +15,7 @@ from proxy.store import Stats
 from proxy.visibility.counting import Counted, Counting
 from proxy.visibility.inspector import routes
 from proxy.visibility.inspector.recorder import Inspector
+from proxy.visibility.later import Later
 from proxy.visibility.metrics import CONTENT_TYPE, Metrics
 from proxy.visibility.prices import Price
 from proxy.visibility.totals import Tally
@@ -58,7 +59,8 @@ class Lookout:
         self.metrics = Metrics(_Sources(store, conversations, self.counting), about)
         self._traces = _traces(settings)
         tracing = [self._traces] if self._traces is not None else []
-        self.watchers = Watchers([*tracing, self.metrics, self.tally, self.inspector, self.counting])
+        self._later = Later(Watchers([*tracing, self.metrics, self.tally, self.inspector, self.counting]))
+        self.watchers = Watchers([self._later])
 
     def _counted(self, counted: Counted) -> None:
         self.metrics.counted(counted)
@@ -68,14 +70,26 @@ class Lookout:
         admin.route("GET", "/metrics", self._show_metrics, public=True)
         routes.register(admin, self.inspector)
 
+    def look(self) -> None:
+        """Let everybody hear now of what passed: somebody wants to see it."""
+        self._later.flush()
+
+    async def idle(self) -> None:
+        """Wait until everything that passed was heard of, looked at and counted."""
+        self.look()
+        await self.inspector.idle()
+        await self.counting.idle()
+
     async def close(self) -> None:
         """Let go of threads."""
+        self._later.close()
         await self.inspector.close()
         await self.counting.close()
         if self._traces is not None:
             await self._traces.close()
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
+        self.look()
         return web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
 

@@ -28,7 +28,6 @@ _FAILURES = frozenset({"error", "response.failed"})
 #: What opens a stream, once.
 _OPENS = frozenset({"response.created", "response.in_progress", "response.queued"})
 _COMPLETED = "completed"
-_PLACE = ""  # where an event's item stands in what the client gets: no member of theirs has this name
 _ANSWERED, _CALLED = "stop", "tool_calls"
 
 
@@ -235,7 +234,7 @@ class ResponsesRounds:
             if known.fate is None and known.kind == "reasoning":
                 known.fate = True
                 self._take_place(known)
-                out += [self._emit(event, self._placed(known, value)) for event, value in known.waiting]
+                out += [self._emit(event, value, place=known.place) for event, value in known.waiting]
                 known.waiting = []
         self._take_place(item)
         return b"".join(out)
@@ -243,10 +242,6 @@ class ResponsesRounds:
     def _take_place(self, item: _Item) -> None:
         item.place = self._places
         self._places += 1
-
-    def _placed(self, item: _Item, value: dict[str, Any]) -> dict[str, Any]:
-        value[_PLACE] = item.place
-        return value
 
     def _of(self, item: _Item, event: RawEvent, value: dict[str, Any], kind: str) -> bytes:
         if kind == "response.output_item.done" and event.data is not None:
@@ -266,7 +261,7 @@ class ResponsesRounds:
         if item.fate is None:
             item.waiting.append((event, value))
             return b""
-        return self._emit(event, self._placed(item, value), self._cut(item, event, value, kind))
+        return self._emit(event, value, self._cut(item, event, value, kind), item.place)
 
     def _heard(self, item: _Item, delta: str) -> str:
         item.text += delta
@@ -291,12 +286,12 @@ class ResponsesRounds:
         out = self._let_go(item)
         for waited, its in item.waiting:
             if its.get("type") != "response.output_text.delta":
-                out += self._emit(waited, self._placed(item, its))
+                out += self._emit(waited, its, place=item.place)
             else:
                 self._drop()
         item.waiting = []
         changes = edits.put(event.data or b"", json_text(new), "delta")
-        return out + self._emit(event, self._placed(item, value), changes)
+        return out + self._emit(event, value, changes, item.place)
 
     def _cut(self, item: _Item, event: RawEvent, value: dict[str, Any], kind: str) -> list[Splice]:
         """Where an event tells an item's text again: without what the client has already."""
@@ -314,11 +309,12 @@ class ResponsesRounds:
         changes = _shortened(item.raw, ("content", 0, "text"), item.skip) if item.skip else []
         return splice(item.raw, changes)
 
-    def _emit(self, event: RawEvent, value: dict[str, Any], changes: list[Splice] | None = None) -> bytes:
-        """An event as the client gets it: numbered on, and at its item's place."""
+    def _emit(
+        self, event: RawEvent, value: dict[str, Any], changes: list[Splice] | None = None, place: int | None = None
+    ) -> bytes:
+        """An event as the client gets it: numbered on, and at its item's `place` in what the client has."""
         data = event.data or b""
         changes = list(changes or ())
-        place = value.get(_PLACE)
         if place is not None and place != value.get("output_index"):
             changes += edits.put(data, str(place).encode(), "output_index")
         number = value.get("sequence_number")
@@ -367,7 +363,7 @@ class ResponsesRounds:
             return b""
         item.fate = True
         self._take_place(item)
-        out = b"".join(self._emit(event, self._placed(item, value)) for event, value in item.waiting)
+        out = b"".join(self._emit(event, value, place=item.place) for event, value in item.waiting)
         item.waiting = []
         return out
 

@@ -53,7 +53,7 @@ async function check() {
 
 // The page's policy forbids what Playwright does to wait for a function inside of it, so it is asked again and again.
 async function until({ script }) {
-  for (const end = Date.now() + 20000; Date.now() < end; await new Promise((again) => setTimeout(again, 50))) {
+  for (const end = Date.now() + 60000; Date.now() < end; await new Promise((again) => setTimeout(again, 50))) {
     if (await page.evaluate(script)) return null;
   }
   throw new Error(`this did not become true: ${script}`);
@@ -63,10 +63,10 @@ const commands = {
   open,
   check,
   goto: ({ url }) => page.goto(url).then(() => null),
-  wait: ({ selector, state }) => page.waitForSelector(selector, { state: state ?? "attached", timeout: 15000 }).then(() => null),
+  wait: ({ selector, state }) => page.waitForSelector(selector, { state: state ?? "attached", timeout: 60000 }).then(() => null),
   until,
   evaluate: ({ script }) => page.evaluate(script),
-  click: ({ selector }) => page.click(selector, { timeout: 10000 }).then(() => null),
+  click: ({ selector }) => page.click(selector, { timeout: 30000 }).then(() => null),
   press: ({ key }) => page.keyboard.press(key).then(() => null),
   size: ({ width, height }) => page.setViewportSize({ width, height }).then(() => null),
   picture: ({ path, whole }) => page.screenshot({ path, fullPage: whole }).then(() => null),

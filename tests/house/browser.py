@@ -65,6 +65,9 @@ class Browser:
         """A fresh page of this size."""
         await self._do("open", width=width, height=height, dark=dark)
 
+    async def resize(self, width: int, height: int = 900) -> None:
+        await self._do("size", width=width, height=height)
+
     async def goto(self, url: str) -> None:
         await self._do("goto", url=url)
 

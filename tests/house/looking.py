@@ -51,7 +51,7 @@ class Watched:
 
     async def scrape(self) -> Samples:
         """`/metrics`, as a scraper reads it: by series, then by labels."""
-        await self.lookout.counting.idle()
+        await self.lookout.idle()
         found: Samples = {}
         for family in text_string_to_metric_families((await self.show("/metrics")).body.decode()):
             for sample in family.samples:

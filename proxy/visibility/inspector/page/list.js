@@ -30,7 +30,7 @@ export class List {
       el("caption", { class: "unseen" }, "Requests, newest first"),
       el("thead", null, el("tr", null,
         ...["Time", "Conversation", "Outcome"].map((name) => el("th", { scope: "col" }, name)),
-        el("th", { scope: "col" }, "Request, as it came and as it went"),
+        el("th", { scope: "col" }, "As it came and went"),
         el("th", { scope: "col", class: "wide" }, "Model"),
         el("th", { scope: "col", class: "num wide" }, "Tokens"),
         el("th", { scope: "col", class: "num wide" }, "Provider's usage"),
