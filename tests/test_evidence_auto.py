@@ -220,3 +220,22 @@ def test_a_repr_of_bare_names_is_no_chunk() -> None:
 def test_json_and_repr_of_one_value_read_the_same(value: Any) -> None:
     if isinstance(value, dict):
         assert read(repr(value)) == read(value)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["91b7584a2265b1f5", "025b413f8a9a021e", "0123456789012345", "ffffffffffffffff"],
+        ["91b7584a", "12345678", "feedbabe"],
+        ["12345678", "91b7584a", "feedbabe"],
+        ["91B7584A2265", "025B413F8A9A"],
+    ],
+)
+def test_digests_that_were_cut_short_are_ids_alike(ids: list[str]) -> None:
+    text = "\n\n".join(f"[{one}] What {one} says." for one in ids)
+    assert [chunk.id for chunk in auto.read(text, FieldNames())] == ids
+
+
+def test_a_word_in_brackets_is_no_digest_of_another_length() -> None:
+    (chunk,) = auto.read("[91b7584a2265b1f5] One.\n[decade] Of it.\n[20240102] And then.", FieldNames())
+    assert chunk.content == "One.\n[decade] Of it.\n[20240102] And then."

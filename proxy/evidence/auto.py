@@ -29,6 +29,9 @@ _LITERAL = re.compile(r"""'[^'\\\n]*(?:\\.[^'\\\n]*)*'|"[^"\\\n]*(?:\\.[^"\\\n]*
 _ENUM_OPENS = re.compile(r"<[\w.]+: \Z")
 _ENUM_ENDS = re.compile(r"\A>")
 _LARGEST_REPR = 200_000
+#: Whoever cuts digests short to make ids of them leaves so many digits at least; shorter ones are counted, or words.
+_SHORTEST_DIGEST = 8
+_DIGEST = re.compile(rf"[0-9a-f]{{{_SHORTEST_DIGEST},}}|[0-9A-F]{{{_SHORTEST_DIGEST},}}")
 _OPENER = re.compile(r"^\[([^\[\]\s][^\[\]\n]{0,199})\](?![(:])", re.MULTILINE)
 #: How a list, a tuple or an object of some language begins: text like this is no chunk with an id in brackets.
 _STRUCTURE = re.compile(r"""\[\s*(?:[\[{('"]|[A-Za-z_][\w.]*\(|None\b|True\b|False\b)|[{(]""")
@@ -248,14 +251,16 @@ def _read_openers(text: str, part: int) -> list[Chunk]:
 
 
 def _is_number(chunk_id: str) -> bool:
-    return chunk_id.isascii() and chunk_id.isdecimal() and len(chunk_id) < 10
+    return chunk_id.isascii() and chunk_id.isdecimal() and len(chunk_id) < _SHORTEST_DIGEST
 
 
 def _shape(chunk_id: str) -> str:
-    """What ids of one return have in common: UUIDs and digests are alike, and so are names that differ in their numbers
-    or in what stands after the last joint (`doc-a`, `doc-b`)."""
+    """What ids of one return have in common: UUIDs and digests are alike, digests cut short where they are of one
+    length, and so are names that differ in their numbers or in what stands after the last joint (`doc-a`, `doc-b`)."""
     if _RANDOM.fullmatch(chunk_id):
         return "random"
+    if _DIGEST.fullmatch(chunk_id):
+        return f"digest of {len(chunk_id)}"
     if len(chunk_id) == 1:
         return "@"
     joint = max(chunk_id.rfind(character) for character in "-_./:#")
