@@ -1,6 +1,6 @@
 """What forty questions cost: the bytes of each request before and after, beside haiku.rag's own compaction.
 
-    python -m benchmarks.sizes
+    python -m benchmarks.sizes            # --own: the conversation of our own; --write: draw it, for the README
 
 The conversation is a captured one (40 questions, 10 results of about 1,500 characters each, one or two of them cited)
 where the captures stand beside this repository, else one of our own of the same shape. Ends with an error if, at the
@@ -9,6 +9,7 @@ first request of any question, what goes upstream is larger than what haiku.rag 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import random
@@ -16,8 +17,10 @@ import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from benchmarks.costs import chart
 from proxy.gateway.conversation import Asked, Conversations
 from proxy.settings import Settings
 from proxy.store import open_store
@@ -112,13 +115,19 @@ def captured() -> list[Step]:
     ]
 
 
-async def main() -> int:
-    steps = captured() if captures.HERE else our_own()
+CHART = Path(__file__).parents[1] / "docs" / "forty-questions.svg"
+
+
+async def main(own: bool = False, write: bool = False) -> int:
+    """Print the table; `write` draws it as a chart. 1 where a request is larger than haiku.rag's."""
+    own = own or not captures.HERE
+    steps = our_own() if own else captured()
     chosen = settings()
     conversations = Conversations(chosen, open_store(chosen).records)
-    print("captured from haiku.rag 0.101.1" if captures.HERE else "a conversation of our own (no captures at hand)")
+    print("a conversation of our own" if own else "captured from haiku.rag 0.101.1")
     print(f"{'question':>8} {'request':>8} {'before':>10} {'after':>10} {'saved':>7} {'haiku.rag':>10}")
     larger, seen = [], set()
+    sizes: dict[str, list[float]] = {"as sent": [], "as it went up": []}
     before = after = theirs = 0
     for number, step in enumerate(steps, 1):
         exchange = await conversations.ask(Asked(step.body, "a credential"))
@@ -130,11 +139,16 @@ async def main() -> int:
             larger.append(number)
         before, after, theirs = before + len(step.body), after + size, theirs + (step.theirs or 0)
         saved = 1 - size / len(step.body)
+        sizes["as sent"].append(len(step.body))
+        sizes["as it went up"].append(size)
         beside = f"{step.theirs:>10,}" if step.theirs is not None else f"{'-':>10}"
         mark = " first" if first else ""
         print(f"{step.question:>8} {number:>8} {len(step.body):>10,} {size:>10,} {saved:>6.1%} {beside}{mark}")
     beside = f"{theirs:>10,}" if theirs else f"{'-':>10}"
     print(f"{'all':>8} {len(steps):>8} {before:>10,} {after:>10,} {1 - after / before:>6.1%} {beside}")
+    if write:
+        title = "A conversation of forty questions: the size of each request"
+        CHART.write_text(chart.lines(title, sizes, across="request", up="bytes"))
     if larger:
         print(f"larger than haiku.rag's at the first request of a question: {larger}", file=sys.stderr)
     elif theirs:
@@ -143,4 +157,7 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--own", action="store_true", help="the conversation of our own, also where captures are")
+    options.add_argument("--write", action="store_true", help="draw docs/forty-questions.svg")
+    sys.exit(asyncio.run(main(**vars(options.parse_args()))))

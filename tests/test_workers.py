@@ -27,6 +27,7 @@ drain_seconds = 20
 base_url = "{upstream}"
 [store]
 data_dir = "DIR"
+read_timeout_ms = 10000
 [[evidence]]
 format = "auto"
 tools = ["search"]

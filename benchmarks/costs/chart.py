@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
-_COLOURS = {"none": "#8a8f98", "single": "#c2702b", "append": "#1f6f8b"}
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640, 340, 70, 90, 44, 44
+_COLOURS = {
+    "none": "#8a8f98",
+    "single": "#c2702b",
+    "append": "#1f6f8b",
+    "as sent": "#8a8f98",
+    "as it went up": "#1f6f8b",
+}
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640, 340, 70, 100, 44, 44
 
 
 def lines(title: str, series: Mapping[str, Sequence[float]], across: str, up: str) -> str:
