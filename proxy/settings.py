@@ -57,7 +57,11 @@ class SettingsError(Exception):
 
 
 class Section(BaseModel):
-    """One table of the settings file. Strict, so that `port = true` is a mistake and not port 1."""
+    """One table of the settings file. Strict, so that `port = true` is a mistake and not port 1.
+
+    A key's description is its meaning in docs/configuration.md, which `make reference` writes; `unset` is what is said
+    there where the default is no value but follows from something else.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -65,26 +69,81 @@ class Section(BaseModel):
 class ServerSettings(Section):
     """Where the proxy listens, how much it takes on at once, how long it waits for clients. 0 seconds: for ever."""
 
-    host: str = Field(default="127.0.0.1", min_length=1)
-    port: Port = 8080
-    admin_host: str = Field(default="127.0.0.1", min_length=1)
-    admin_port: Port = 8081
-    admin_token_env: str | None = None
-    unix_socket: Annotated[Path, Field(strict=False)] | None = None
-    workers: int = Field(default=1, ge=1, le=256)
-    keys_env: str | None = None
-    keys_file: Annotated[Path, Field(strict=False)] | None = None
-    allow_anyone: bool = False
-    max_body_bytes: int = Field(default=67_108_864, ge=1024)
-    max_header_bytes: int = Field(default=65_536, ge=1024)
-    max_requests: int = Field(default=4096, ge=1)
-    max_bytes_in_flight: int = Field(default=1_073_741_824, ge=1024)
-    header_seconds: Seconds = 30
-    body_seconds: Seconds = 60
-    send_seconds: Seconds = 300
-    keep_alive_seconds: Seconds = 75
-    comment_seconds: Seconds = 0
-    drain_seconds: Seconds = 30
+    host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
+    port: Port = Field(default=8080, description="port to listen on; 0 takes a free one, which the log names")
+    admin_host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="address of the admin port; any other than this machine's own needs `admin_token_env`",
+    )
+    admin_port: Port = Field(
+        default=8081,
+        description=(
+            "port of `/metrics` and the inspector; 0 takes a free one, which the log names. Where nothing sets it "
+            "and another process has 8081, a free one is taken, too"
+        ),
+    )
+    admin_token_env: str | None = Field(
+        default=None,
+        description=(
+            "the *name* of an environment variable with a token of at least 16 characters, which everything on the "
+            "admin port but `/metrics` then needs: `Authorization: Bearer TOKEN`, or in a browser as the password"
+        ),
+    )
+    unix_socket: Annotated[Path, Field(strict=False)] | None = Field(
+        default=None,
+        description="listen on this unix socket instead of `host` and `port`",
+    )
+    workers: int = Field(default=1, ge=1, le=256, description="processes that share the port; also `--workers`")
+    keys_env: str | None = Field(
+        default=None,
+        description=(
+            "the *name* of an environment variable with the keys that clients must show ([how they are "
+            "written](gateway.md#who-may-use-it))"
+        ),
+    )
+    keys_file: Annotated[Path, Field(strict=False)] | None = Field(
+        default=None,
+        description="a file with them instead, read again on SIGHUP",
+    )
+    allow_anyone: bool = Field(
+        default=False,
+        description="listen beyond this machine without such keys; also `--allow-anyone`",
+    )
+    max_body_bytes: int = Field(
+        default=67_108_864,
+        ge=1024,
+        description=(
+            "larger bodies of conversations are answered with 413, measured as they come and after decompression"
+        ),
+    )
+    max_header_bytes: int = Field(
+        default=65_536,
+        ge=1024,
+        description="a larger request line with its headers is answered with 431",
+    )
+    max_requests: int = Field(
+        default=4096,
+        ge=1,
+        description="requests that are at the provider at once; more are answered with 503 and `Retry-After`",
+    )
+    max_bytes_in_flight: int = Field(
+        default=1_073_741_824,
+        ge=1024,
+        description="bytes of request bodies held at once; more are answered with 503 and `Retry-After`",
+    )
+    header_seconds: Seconds = Field(default=30, description="from the first byte of a request's head to its last")
+    body_seconds: Seconds = Field(
+        default=60,
+        description="without a byte of a request's body, or in all where it comes slower than 500 bytes a second",
+    )
+    send_seconds: Seconds = Field(default=300, description="the same for a client that does not take its reply")
+    keep_alive_seconds: Seconds = Field(default=75, description="an open connection without a request")
+    comment_seconds: Seconds = Field(
+        default=0,
+        description="write a comment into an event stream when the provider was silent for so long; 0: never",
+    )
+    drain_seconds: Seconds = Field(default=30, description="how long streams may go on after SIGTERM")
 
     @model_validator(mode="after")
     def _one_request_fits(self) -> ServerSettings:
@@ -114,13 +173,34 @@ class ServerSettings(Section):
 class UpstreamSettings(Section):
     """Whom the proxy asks. `base_url` carries no credentials and no query; it is kept without a trailing slash."""
 
-    base_url: str = "https://api.openai.com/v1"
-    api_key_env: str | None = None
-    api_key_file: Annotated[Path, Field(strict=False)] | None = None
-    ca_file: Annotated[Path, Field(strict=False)] | None = None
-    connect_seconds: Seconds = 15
-    first_byte_seconds: Seconds = 1200
-    idle_seconds: Seconds = 600
+    base_url: str = Field(
+        default="https://api.openai.com/v1",
+        description="the provider; a leading `/v1` of a request's path is replaced by this path",
+    )
+    api_key_env: str | None = Field(
+        default=None,
+        description=(
+            "the *name* of an environment variable with the provider's key; without it the client's `Authorization` "
+            "is passed on"
+        ),
+    )
+    api_key_file: Annotated[Path, Field(strict=False)] | None = Field(
+        default=None,
+        description="a file with that key instead, read again on SIGHUP",
+    )
+    ca_file: Annotated[Path, Field(strict=False)] | None = Field(
+        default=None,
+        description="certificates (PEM) to trust beside the system's; there is no way to switch the check off",
+    )
+    connect_seconds: Seconds = Field(default=15, description="for a connection to the provider")
+    first_byte_seconds: Seconds = Field(
+        default=1200,
+        description="from the end of the request to the head of the reply",
+    )
+    idle_seconds: Seconds = Field(
+        default=600,
+        description="for the next bytes of a reply, or for the provider to take the next bytes of an upload",
+    )
 
     @model_validator(mode="after")
     def _one_place_for_the_key(self) -> UpstreamSettings:
@@ -160,34 +240,111 @@ class UpstreamSettings(Section):
 class CompactionSettings(Section):
     """Whether and how earlier evidence is replaced."""
 
-    mode: Literal["on", "observe", "off"] = "on"
-    layout: Literal["single", "append"] = "single"
-    strict: bool = False
+    mode: Literal["on", "observe", "off"] = Field(
+        default="on",
+        description='`"observe"` decides and records everything but changes nothing; `"off"` only forwards',
+    )
+    layout: Literal["single", "append"] = Field(
+        default="single",
+        description=(
+            'one capsule, on the newest earlier result; `"append"`: each question\'s newest result keeps what was '
+            "cited there first, so that the provider's prompt cache holds ([which one costs less](costs.md)). Either "
+            "reads the records of the other"
+        ),
+    )
+    strict: bool = Field(
+        default=False,
+        description=(
+            "refuse with 422 where evidence of answered questions cannot be compacted for want of a record, of "
+            "content, or of the store"
+        ),
+    )
 
 
 class PolicySettings(Section):
     """Whether answers must declare what grounds them; what counts as the end of a question, and what continues one."""
 
-    mode: Literal["off", "record", "enforce"] = "off"
-    redirect_timeout_ms: int = Field(default=30_000, ge=1)
-    keep_alive_ms: int = Field(default=1_000, ge=1)
-    output_tools: Names = ("final_result",)
-    continuation_prefixes: Names = CONTINUATION_PREFIXES
-    managed_rounds: int = Field(default=3, ge=1, le=20)
-    managed_tokens: int = Field(default=8000, ge=0)
+    mode: Literal["off", "record", "enforce"] = Field(
+        default="off",
+        description=(
+            '`"record"`: decide for every answer whether it must [declare what grounds it](policy.md), count and '
+            'record it, and change no reply. `"enforce"`: hold an answer that would end undeclared, and ask the '
+            "model once"
+        ),
+    )
+    redirect_timeout_ms: int = Field(
+        default=30_000,
+        ge=1,
+        description="how long that question to the model may take; after it the answer goes out as it is",
+    )
+    keep_alive_ms: int = Field(
+        default=1_000,
+        ge=1,
+        description="how often a client that waits for a held stream is sent a comment line",
+    )
+    output_tools: Names = Field(
+        default=("final_result",),
+        description="tools whose call is the answer itself, as frameworks do for structured output",
+    )
+    continuation_prefixes: Names = Field(
+        default=CONTINUATION_PREFIXES,
+        description=(
+            "how a user message begins that asks for a correction and does not open a question; `{n}` is any number, "
+            "and a text in brackets may stand anywhere"
+        ),
+    )
+    managed_rounds: int = Field(
+        default=3,
+        ge=1,
+        le=20,
+        description='with `cite = "managed"`: how many requests beside the client\'s own one reply may take',
+    )
+    managed_tokens: int = Field(default=8000, ge=0, description="about how many tokens these may add to the request")
 
 
 class StoreSettings(Section):
     """Where records are kept, and for how long."""
 
-    uri: str | None = None
-    data_dir: Annotated[Path, Field(strict=False)] | None = None
-    retention_days: Annotated[int, Field(ge=1)] | None = None
-    read_timeout_ms: int = Field(default=250, ge=1)
-    records_cache_bytes: int = Field(default=16_777_216, ge=0)
-    contents_cache_bytes: int = Field(default=16_777_216, ge=0)
-    queue_bytes: int = Field(default=67_108_864, ge=65_536)
-    close_grace_ms: int = Field(default=20_000, ge=0)
+    uri: str | None = Field(
+        default=None,
+        description=(
+            "a local path in place of `data_dir`; an address that several replicas share: `s3://`, `gs://`, `az://` "
+            'or `db://` (see [the store](store.md)); or `"memory://"`, which keeps nothing on disk'
+        ),
+    )
+    data_dir: Annotated[Path, Field(strict=False)] | None = Field(
+        default=None,
+        json_schema_extra={"unset": "`~/.local/share/evidence-proxy`"},
+        description="where the records are kept (`$XDG_DATA_HOME` is respected); also `--data`",
+    )
+    retention_days: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="forget records that are older; without it they stay",
+    )
+    read_timeout_ms: int = Field(
+        default=250,
+        ge=1,
+        description="how long a request waits for its records before it goes up untouched (`store-slow`)",
+    )
+    records_cache_bytes: int = Field(
+        default=16_777_216,
+        ge=0,
+        description="what a process holds of the records that it wrote or read; as much again of those that it decoded",
+    )
+    contents_cache_bytes: int = Field(
+        default=16_777_216,
+        ge=0,
+        description="what it holds of what tools registered: texts and pictures",
+    )
+    queue_bytes: int = Field(
+        default=67_108_864,
+        ge=65_536,
+        description=(
+            "what may wait to be written while the store is slow or broken, for each of its tables; past that the "
+            "oldest is shed and counted"
+        ),
+    )
+    close_grace_ms: int = Field(default=20_000, ge=0, description="how long SIGTERM waits for what is not written yet")
 
     @field_validator("uri")
     @classmethod
@@ -235,7 +392,13 @@ class StoreSettings(Section):
 class TenantSettings(Section):
     """Who a request belongs to."""
 
-    by: str = "authorization"
+    by: str = Field(
+        default="authorization",
+        description=(
+            "whose records these are: the request's credential (`Authorization`, `api-key`, `x-api-key`); "
+            '`"header:NAME"`, a header that your own gateway sets; `"none"`, everyone is one'
+        ),
+    )
 
     @field_validator("by")
     @classmethod
@@ -257,7 +420,14 @@ class TenantSettings(Section):
 class TagsSettings(Section):
     """With which keys tags are signed. Without `key_env` a key is made and kept in the data directory."""
 
-    key_env: str | None = None
+    key_env: str | None = Field(
+        default=None,
+        description=(
+            "the *name* of an environment variable that holds the keys of [tags](tags.md), with commas between; the "
+            "first signs, all verify. Without it a key is made at first start and kept in the file `tag-keys` of the "
+            "data directory"
+        ),
+    )
 
     @field_validator("key_env")
     @classmethod
@@ -272,27 +442,42 @@ class TagsSettings(Section):
 class InspectorSettings(Section):
     """What the inspector on the admin port shows and remembers. It writes nothing to disk."""
 
-    content: bool = False
-    requests: int = Field(default=5000, ge=10, le=100_000)
-    memory_bytes: int = Field(default=67_108_864, ge=1_048_576)
+    content: bool = Field(
+        default=False,
+        description="`true` also shows what messages hold; without it sizes, ids and digests",
+    )
+    requests: int = Field(default=5000, ge=10, le=100_000, description="how many of the newest requests are listed")
+    memory_bytes: int = Field(
+        default=67_108_864,
+        ge=1_048_576,
+        description=(
+            "how much their accounts and contents may take, compressed; the ones looked at longest ago go first"
+        ),
+    )
 
 
 class FieldNames(Section):
     """Under which names `auto` looks for the parts of a chunk, the first that is there wins."""
 
-    id: Names = _FIELDS.id
-    content: Names = _FIELDS.content
-    title: Names = _FIELDS.title
-    uri: Names = _FIELDS.uri
-    collection: Names = _FIELDS.collection
-    headings: Names = _FIELDS.headings
-    pages: Names = _FIELDS.pages
+    id: Names = Field(default=_FIELDS.id, description="what it is cited by")
+    content: Names = Field(default=_FIELDS.content, description="its text")
+    title: Names = Field(default=_FIELDS.title, description="the title of its document")
+    uri: Names = Field(default=_FIELDS.uri, description="where its document is")
+    collection: Names = Field(default=_FIELDS.collection, description="the collection of its document")
+    headings: Names = Field(default=_FIELDS.headings, description="the headings above it")
+    pages: Names = Field(default=_FIELDS.pages, description="the pages that it stands on")
 
 
 class TracesSettings(Section):
     """Whether requests are traced. Everything else about it is said by OpenTelemetry's own variables."""
 
-    enabled: bool = False
+    enabled: bool = Field(
+        default=False,
+        description=(
+            'trace requests with OpenTelemetry; needs `pip install "evidence-proxy[traces]"` '
+            "([metrics.md](metrics.md#traces))"
+        ),
+    )
 
 
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -301,13 +486,18 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class PriceRow(Section):
     """One `[[prices]]` table: what a million tokens of some models cost, in whatever currency."""
 
-    model: str = Field(min_length=1)
-    input: Price
-    cached_input: Price | None = None
-    output: Price = 0.0
+    model: str = Field(min_length=1, description='the models\' name, `*` stands for anything: `"gpt-5*"`')
+    input: Price = Field(description="input tokens")
+    cached_input: Price | None = Field(
+        default=None,
+        json_schema_extra={"unset": "as `input`"},
+        description="input tokens that the provider says its cache gave",
+    )
+    output: Price = Field(default=0, description="output tokens")
 
 
-_BY_FORMAT: dict[str, dict[str, Any]] = {
+#: What a key of an `[[evidence]]` table is where it is left out, for each format.
+DEFAULTS_BY_FORMAT: dict[str, dict[str, Any]] = {
     "haiku": {"tools": ("search", "execute_code"), "cite": "cite", "undeclared": "receipt"},
     "auto": {"undeclared": "keep"},
     "tagged": {"tools": (), "cite": "cite", "undeclared": "receipt"},
@@ -317,14 +507,54 @@ _BY_FORMAT: dict[str, dict[str, Any]] = {
 class EvidenceTable(Section):
     """One `[[evidence]]` table: what to recognise as evidence, and how it is cited."""
 
-    format: Literal["haiku", "auto", "tagged"]
-    name: str = Field(default="", min_length=1)
-    tools: Names = Field(default=(), validate_default=True)
-    cite: str | None = None
-    ids: Literal["global", "local", "auto"] = "auto"
-    undeclared: Literal["keep", "receipt"] = "keep"
-    database: str | None = Field(default=None, min_length=1)
-    fields: FieldNames = FieldNames()
+    format: Literal["haiku", "auto", "tagged"] = Field(
+        description=(
+            '`"auto"`: JSON, or text with `[id]` at the start of a line; `"haiku"`: haiku.rag\'s text; `"tagged"`: '
+            "what a [tag](tags.md) proves"
+        ),
+    )
+    name: str = Field(
+        default="",
+        min_length=1,
+        json_schema_extra={"unset": "the format"},
+        description="tells tables apart",
+    )
+    tools: Names = Field(
+        default=(),
+        validate_default=True,
+        description="whose results are evidence; required for `auto`, none for `tagged`",
+    )
+    cite: str | None = Field(
+        default=None,
+        description=(
+            'the cite tool\'s name; `"inline"`: ids in brackets in the answer; `"managed"`: [the proxy\'s own '
+            "tool](policy.md), for agents that have none; without it nothing of this table is compacted"
+        ),
+    )
+    ids: Literal["global", "local", "auto"] = Field(
+        default="auto",
+        description=(
+            '`"global"`: an id means one chunk everywhere; `"local"`: only together with its content; `"auto"`: ids '
+            "of digits are local"
+        ),
+    )
+    undeclared: Literal["keep", "receipt"] = Field(
+        default="keep",
+        description="what becomes of the evidence of a question that was answered without citing",
+    )
+    database: str | None = Field(
+        default=None,
+        min_length=1,
+        description=(
+            "for `haiku`: a haiku.rag database (a path, or an address of LanceDB's), read for titles, URIs and "
+            "pictures of what was cited: [how](haiku-database.md)"
+        ),
+    )
+    fields: FieldNames = Field(
+        default=FieldNames(),
+        json_schema_extra={"unset": "see below"},
+        description="under which JSON keys `auto` finds the parts of a chunk",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -332,10 +562,14 @@ class EvidenceTable(Section):
         if not isinstance(given, Mapping):
             return given
         kind = given.get("format")
-        if not isinstance(kind, str) or kind not in _BY_FORMAT:
+        if not isinstance(kind, str) or kind not in DEFAULTS_BY_FORMAT:
             # The wrong format is the one thing to say; without these two the reader would hear of more faults.
             return {"name": "?", "tools": ("?",), **given}
-        return {"name": kind, **_BY_FORMAT[kind], **{k: v for k, v in given.items() if v is not None or k == "cite"}}
+        return {
+            "name": kind,
+            **DEFAULTS_BY_FORMAT[kind],
+            **{k: v for k, v in given.items() if v is not None or k == "cite"},
+        }
 
     @field_validator("tools")
     @classmethod

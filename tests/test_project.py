@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tomllib
@@ -13,21 +12,10 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from pydantic import BaseModel
 
 import proxy
 from proxy.compaction.outcome import Reason
-from proxy.settings import (
-    CompactionSettings,
-    EvidenceTable,
-    FieldNames,
-    InspectorSettings,
-    PolicySettings,
-    ServerSettings,
-    StoreSettings,
-    TenantSettings,
-    UpstreamSettings,
-)
+from tests.reference import PAGE, rewritten, tables
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -178,43 +166,34 @@ def test_every_path_in_the_readme_s_tree_is_there() -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-SECTIONS: dict[str, type[BaseModel]] = {
-    "[server]": ServerSettings,
-    "[upstream]": UpstreamSettings,
-    "[compaction]": CompactionSettings,
-    "[policy]": PolicySettings,
-    "[store]": StoreSettings,
-    "[tenant]": TenantSettings,
-    "[inspector]": InspectorSettings,
-    "[[evidence]]": EvidenceTable,
-}
+def test_the_reference_is_what_the_settings_say() -> None:
+    """`make reference` writes it."""
+    page = PAGE.read_text()
+    assert page == rewritten(page)
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_the_reference_names_exactly_the_keys_that_there_are(section: str) -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text()
-    part = page.partition(f"## `{section}`\n")[2].partition("\n## ")[0]
-    told = re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)
-    fields = list(FieldNames.model_fields) if section == "[[evidence]]" else []
-    assert sorted(told) == sorted([*SECTIONS[section].model_fields, *fields])
+def test_the_reference_has_a_table_for_every_section_and_in_their_order() -> None:
+    headings = re.findall(r"^## `(\[.*\])`$", PAGE.read_text(), re.MULTILINE)
+    assert headings == [title for title in tables() if title != "[evidence.fields]"]
 
 
-@pytest.mark.parametrize("section", [name for name in SECTIONS if name != "[[evidence]]"])
-def test_the_reference_tells_the_defaults_that_there_are(section: str) -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text()
-    part = page.partition(f"## `{section}`\n")[2].partition("\n## ")[0]
-    told = dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", part, re.MULTILINE))
-    for key, field in SECTIONS[section].model_fields.items():
-        if field.default is not None:
-            assert json.loads(told[key].strip("`")) == json.loads(json.dumps(field.default))
-        elif key != "data_dir":
-            assert told[key] == "none"
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| `port` | `8080` | port to listen on; 0 takes a free one, which the log names |",
+        "| `retention_days` | none | forget records that are older; without it they stay |",
+        "| `input` | (required) | input tokens |",
+        '| `cite` | `haiku`, `tagged`: `"cite"` | the cite tool\'s name;',
+        '| `pages` | `["page_numbers", "pages", "page"]` |',
+    ],
+)
+def test_a_row_tells_key_default_and_meaning(row: str) -> None:
+    assert any(line.startswith(row) for line in "\n".join(tables().values()).splitlines())
 
 
-def test_the_reference_tells_under_which_names_a_chunk_is_found() -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text()
-    for key, field in FieldNames.model_fields.items():
-        assert f"| `{key}` | `{json.dumps(list(field.default))}` |" in page
+def test_a_page_without_a_section_s_place_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\[tags\]"):
+        rewritten(PAGE.read_text().replace("keys of [tags]", "keys of [tag]"))
 
 
 def test_the_readme_explains_every_reason() -> None:
