@@ -16,7 +16,7 @@ UV := $(VENV)/lock-tool/bin/uv
 CLIENTS := $(VENV)/clients
 PROMTOOL := $(VENV)/promtool/usr/bin/promtool
 
-.PHONY: help venv clients promtool demo serve test check format proofs bench dist container reference lock clean
+.PHONY: help venv clients promtool demo serve test check format proofs bench dist container newcomer reference lock clean
 
 help:
 	@echo "make demo     eight questions through the real proxy, with a scripted provider (no key, no network)"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench    the benchmarks"
 	@echo "make dist     build wheel and sdist, and install each on every supported Python that is here"
 	@echo "make container  the Dockerfile's steps in a clean root file system (root, debootstrap; no engine needed)"
+	@echo "make newcomer   the README, command by command, in a fresh clone (TESTS=no: without the tests)"
 	@echo "make reference  write the tables of docs/configuration.md from the settings"
 	@echo "make lock     pin what pyproject.toml asks for (UPGRADE=1: the newest versions)"
 	@echo "make clean    remove .venv and caches"
@@ -70,6 +71,9 @@ dist: $(READY)
 
 container: $(READY)
 	@$(BIN)/python -m tests.clean_root
+
+newcomer: $(READY)
+	@$(BIN)/python -m tests.newcomer $(if $(filter no,$(TESTS)),--no-tests)
 
 reference: $(READY)
 	@$(BIN)/python -m tests.reference

@@ -50,13 +50,17 @@ class Block:
         return f"{self.page.name}: {self.text.splitlines()[0][:40]}"
 
 
-def blocks(*languages: str) -> list[Block]:
+def blocks_of(page: Path) -> list[Block]:
+    """Every fenced block of a page, in order."""
     found = []
-    for page in PAGES:
-        for indent, language, text in FENCE.findall(page.read_text()):
-            lines = [line.removeprefix(indent) for line in text.splitlines()]
-            found.append(Block(page, language.strip(), "\n".join(lines)))
-    return [block for block in found if block.language in languages]
+    for indent, language, text in FENCE.findall(page.read_text()):
+        lines = [line.removeprefix(indent) for line in text.splitlines()]
+        found.append(Block(page, language.strip(), "\n".join(lines)))
+    return found
+
+
+def blocks(*languages: str) -> list[Block]:
+    return [block for page in PAGES for block in blocks_of(page) if block.language in languages]
 
 
 def each(*languages: str) -> list[object]:

@@ -116,6 +116,8 @@ class Straight(Agent):
     async def send(self, headers: Any = ()) -> Reply:
         exchange = await self.conversations.ask(Asked(json.dumps(self.body()).encode(), "k", api=self.api))
         body = b""
+        if exchange.deciding is not None:
+            exchange.steering = await exchange.deciding()
         if exchange.steering is None:
             pieces = replied(self.api, self.streamed, *self.model.next)
         else:

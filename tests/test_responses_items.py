@@ -386,7 +386,7 @@ async def test_a_reply_that_is_not_stored_is_not_remembered(start_here: StartHer
     for stored in (True, False):
         provider.reply(json_reply(response("Yes.", identity=f"resp_{stored}")))
         await ask(proxy.url, {"input": "One?", "store": stored}, "/v1/responses", headers=[CREDENTIAL])
-    assert proxy.gateway._conversations._histories.size > 0  # type: ignore[attr-defined]
+    assert proxy.gateway._serving.conversations._histories.size > 0  # type: ignore[attr-defined]
     reader = responses.reader(responses.cut(b'{"input": "One?", "store": false}'))
     reader.feed(json.dumps(response("Yes.")).encode())
     reader.close(True)
