@@ -27,7 +27,7 @@ from tests.house.provider import Provider
 from tests.house.running import ProxyProcess, scratch
 from tests.rewrites import cut
 from tests.talk import calls, cited, returns, says, searched, user
-from tests.test_inspector import FOUND, NEXT, TALK, USED, Watch, answered, hear, watch, whole
+from tests.test_inspector import FOUND, KB, NEXT, TALK, USED, Watch, answered, hear, watch, whole
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -271,6 +271,27 @@ async def test_what_was_spent_and_what_it_would_have_been_is_what_the_tally_says
         assert await browser.evaluate(BEYOND_THEIR_CARD) == []
         await browser.picture(f"totals-{width}{'-dark' if dark else ''}")
     await nothing_came_alive(browser)
+
+
+async def test_under_observe_the_page_says_what_would_have_gone_apart_from_what_did(
+    provider: Provider, browser: Browser
+) -> None:
+    watched = await Watched(provider.url, evidence=[KB], compaction={"mode": "observe"}).start()
+    try:
+        await hear(watched, provider, "gpt-4o", *TALK[:-1], reply=answered(usage=USED))
+        await hear(watched, provider, "gpt-4o", *NEXT, reply=answered(usage=USED))
+        totals = watched.lookout.tally.totals()
+        assert totals.observed_tokens.before != totals.observed_tokens.after
+        await browser.goto(watched.admin)
+        await browser.until(f"{ROWS} === 2")
+        tiles = {text.split("\n")[0]: text for text in await browser.texts(".tile")}
+        seen = totals.observed_tokens
+        assert f"{seen.before} tokens went, {seen.after} with it on" in tiles["Would have been"]
+        assert f"{totals.tokens.before} came, {totals.tokens.after} went" in tiles["Tokens in messages"]
+        assert not any("Money" in name for name in tiles)  # without a price table
+        await nothing_came_alive(browser)
+    finally:
+        await watched.stop()
 
 
 # Content, hidden.
