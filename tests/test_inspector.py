@@ -25,8 +25,9 @@ from proxy.visibility.totals import Tally
 from proxy.visibility.watching import Watchers
 from tests.conftest import StartHere
 from tests.house.client import Seen, ask
+from tests.house.looking import Watched
 from tests.house.passing import passing, told
-from tests.house.provider import Provider, completion, json_reply
+from tests.house.provider import Provider, Reply, completion, json_reply
 from tests.rewrites import cut, read_ours
 from tests.talk import body, calls, cited, returns, says, searched, user
 
@@ -383,6 +384,96 @@ async def test_the_inspector_is_told_of_tokens_later_and_shows_them(watch: Watch
     assert row["tokens"]["before"] > 20
     counted = (await watching.told("state"))["tokens"]
     assert counted["before"] > counted["after"] > 0
+
+
+PRICES = [{"model": "priced-*", "input": 2000.0, "cached_input": 500.0, "output": 8000.0}]
+
+
+@pytest.fixture
+async def whole(provider: Provider) -> AsyncIterator[Watched]:
+    """Everything that watches, as `serve` puts it together, with a price table."""
+    watched = await Watched(provider.url, evidence=[KB], prices=PRICES).start()
+    yield watched
+    await watched.stop()
+
+
+async def hear(watched: Watched, provider: Provider, model: str, *messages: dict[str, Any], reply: Reply) -> None:
+    provider.reply(reply)
+    headers = [("Authorization", "Bearer sk-one"), ("Content-Type", "application/json")]
+    await ask(watched.url, body(*messages, model=model), headers=headers)
+    await watched.lookout.idle()
+
+
+def answered(**used: Any) -> Reply:
+    reply = completion("hunter2 answers")
+    reply.pop("usage", None)
+    return json_reply({**reply, **used})
+
+
+async def state_of(watched: Watched) -> dict[str, Any]:
+    shown: dict[str, Any] = json.loads((await watched.show("/inspector/state")).body)
+    return shown
+
+
+async def test_money_is_shown_as_it_was_spent_and_as_a_range_of_what_it_would_have_been(
+    whole: Watched, provider: Provider
+) -> None:
+    await hear(whole, provider, "priced-1", *TALK[:-1], reply=answered(usage=USED))
+    await hear(whole, provider, "priced-1", *NEXT, reply=answered(usage=USED))
+    state = await state_of(whole)
+    money, tokens = state["money"], state["tokens"]
+
+    saved = tokens["before"] - tokens["after"]
+    assert saved != 0
+    assert state["usage"] == {"requests": 2, "input": 200, "cached": 128, "output": 14}
+    # Twice 36 tokens of input in full, 64 out of the cache, and 7 of output; for each a millionth of its price.
+    assert money["spent"] == pytest.approx(2 * (36 * 2000 + 64 * 500 + 7 * 8000) / 1e6)
+    assert money["spent_without_cache"] == pytest.approx(2 * (100 * 2000 + 7 * 8000) / 1e6)
+    held, whole_price = money["unchanged_with_cache"]
+    assert held == pytest.approx(money["spent"] + saved * 500 / 1e6)
+    assert whole_price == pytest.approx(money["spent"] + saved * 2000 / 1e6)
+    assert money["unchanged_without_cache"] == pytest.approx(money["spent_without_cache"] + saved * 2000 / 1e6)
+    assert (money["estimated"], money["unpriced"]) == (0, 0)
+
+
+async def test_a_request_that_was_not_answered_spent_nothing_and_saved_nothing(
+    whole: Watched, provider: Provider
+) -> None:
+    await hear(whole, provider, "priced-1", *TALK[:-1], reply=answered(usage=USED))
+    before = (await state_of(whole))["money"]
+    refusal = json_reply({"error": {"message": "slow down"}}, status=429, reason="Too Many Requests")
+    await hear(whole, provider, "priced-1", *NEXT, reply=refusal)
+    assert (await state_of(whole))["compacted"] == 1
+    assert (await state_of(whole))["money"] == before
+
+
+async def test_what_no_provider_reported_is_priced_by_our_own_count_and_said_to_be(
+    whole: Watched, provider: Provider
+) -> None:
+    await hear(whole, provider, "priced-1", user("How is it, then?"), reply=answered())
+    await hear(whole, provider, "elsewhere-1", user("How is it, then?"), reply=answered())
+    state = await state_of(whole)
+    tokens, money = state["tokens"], state["money"]
+    assert (state["usage"], tokens["estimated"], tokens["guessed"]) == (None, True, 2)
+    assert money["spent"] == pytest.approx(tokens["before"] / 2 * 2000 / 1e6)
+    assert (money["estimated"], money["unpriced"]) == (1, 1)
+
+
+async def test_without_a_price_table_no_money_is_shown(watch: Watch) -> None:
+    watching = await watch()
+    await watching.send(*TALK[:-1])
+    state = await watching.told("state")
+    assert (state["money"], state["usage"]["input"]) == (None, 100)
+
+
+async def test_tokens_are_estimates_where_there_are_pictures_and_only_there(whole: Watched, provider: Provider) -> None:
+    await hear(whole, provider, "gpt-4o", user("How is it?"), reply=answered(usage=USED))
+    assert (await state_of(whole))["tokens"]["estimated"] is False
+    picture = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+    await hear(whole, provider, "gpt-4o", user(picture), reply=answered(usage=USED))
+    tokens = (await state_of(whole))["tokens"]
+    assert (tokens["estimated"], tokens["guessed"]) == (True, 0)
+    assert tokens["pictures"]["before"] == tokens["pictures"]["after"] > 0
 
 
 async def test_under_observe_what_would_have_gone_is_shown(watch: Watch, provider: Provider) -> None:

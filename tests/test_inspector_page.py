@@ -22,14 +22,16 @@ from proxy.gateway.admin import Admin
 from proxy.settings import ServerSettings
 from proxy.visibility.inspector import routes
 from tests.house.browser import Browser, missing
+from tests.house.looking import Watched
+from tests.house.provider import Provider
 from tests.house.running import ProxyProcess, scratch
 from tests.rewrites import cut
 from tests.talk import calls, cited, returns, says, searched, user
-from tests.test_inspector import FOUND, NEXT, TALK, Watch, watch
+from tests.test_inspector import FOUND, KB, NEXT, TALK, USED, Watch, answered, hear, watch, whole
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
-__all__ = ["watch"]  # a fixture
+__all__ = ["watch", "whole"]  # fixtures
 
 CONFIG = """\
 [server]
@@ -226,6 +228,70 @@ async def every_view_is_for_everybody(browser: Browser, admin: str, serial: int)
                 assert await browser.evaluate(BEYOND_THEIR_CARD) == [], (name, width)
                 await browser.picture(f"{name}-{width}{'-dark' if dark else ''}")
             await nothing_came_alive(browser)
+
+
+# What it all came to.
+
+
+def written(value: float) -> str:
+    """A sum of money below one, as the page writes it."""
+    return f"{value:.2g}" if value < 0.01 else f"{value:.4f}"
+
+
+async def test_what_was_spent_and_what_it_would_have_been_is_what_the_tally_says(
+    whole: Watched, provider: Provider, browser: Browser
+) -> None:
+    await hear(whole, provider, "priced-1", *TALK[:-1], reply=answered(usage=USED))
+    await hear(whole, provider, "priced-1", *NEXT, reply=answered(usage=USED))
+    await hear(whole, provider, "priced-1", user("And this?"), reply=answered())
+    await hear(whole, provider, "elsewhere-1", user("And that?"), reply=answered())
+    totals = whole.lookout.tally.totals()
+    money = totals.money
+    assert money is not None and 0 < money.spent < 1
+    for width, dark in ((1440, False), (390, True)):
+        await browser.open(width, 900, dark)
+        await browser.goto(f"{whole.admin}/#/")
+        await browser.until(f"{ROWS} === 4")
+        tiles = {text.split("\n")[0]: text.replace("\u00a0", " ") for text in await browser.texts(".tile")}
+        paid = tiles["Money, by the price table"]
+        low, high = sorted(money.unchanged_with_cache)
+        assert f"{written(money.spent)} spent" in paid
+        assert f"{written(low)} to {written(high)} uncompacted," in paid
+        without = f"{written(money.spent_without_cache)}, uncompacted {written(money.unchanged_without_cache)}"
+        assert f"without any cache {without}" in paid
+        assert "1 request without usage, by our own count" in paid
+        assert "1 request of models without a price" in paid
+        counted = tiles["Tokens in messages"]
+        assert f"≈ {totals.tokens.before} came, ≈ {totals.tokens.after} went" in counted
+        assert f"{totals.bytes.before / 1000:.1f} kB came" in tiles["Request bytes"]
+        used = tiles["Provider's own usage"]
+        assert "200 in" in used and "128 of them from its cache (64 %)" in used and "14 out, as 2 replies" in used
+        assert await serious_faults(browser) == []
+        assert await browser.evaluate("document.documentElement.scrollWidth") <= width
+        assert await browser.evaluate(BEYOND_THEIR_CARD) == []
+        await browser.picture(f"totals-{width}{'-dark' if dark else ''}")
+    await nothing_came_alive(browser)
+
+
+async def test_under_observe_the_page_says_what_would_have_gone_apart_from_what_did(
+    provider: Provider, browser: Browser
+) -> None:
+    watched = await Watched(provider.url, evidence=[KB], compaction={"mode": "observe"}).start()
+    try:
+        await hear(watched, provider, "gpt-4o", *TALK[:-1], reply=answered(usage=USED))
+        await hear(watched, provider, "gpt-4o", *NEXT, reply=answered(usage=USED))
+        totals = watched.lookout.tally.totals()
+        assert totals.observed_tokens.before != totals.observed_tokens.after
+        await browser.goto(watched.admin)
+        await browser.until(f"{ROWS} === 2")
+        tiles = {text.split("\n")[0]: text for text in await browser.texts(".tile")}
+        seen = totals.observed_tokens
+        assert f"{seen.before} tokens went, {seen.after} with it on" in tiles["Would have been"]
+        assert f"{totals.tokens.before} came, {totals.tokens.after} went" in tiles["Tokens in messages"]
+        assert not any("Money" in name for name in tiles)  # without a price table
+        await nothing_came_alive(browser)
+    finally:
+        await watched.stop()
 
 
 # Content, hidden.

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from proxy.compaction.account import REASONS, WORDS, Account, Asking, Group, Line
 from proxy.compaction.outcome import Compacted, Figures, Outcome
-from proxy.visibility.totals import Change, Totals
+from proxy.visibility.totals import Change, Money, Totals
 
 
 def outcome(made: Outcome) -> dict[str, Any]:
@@ -91,25 +92,40 @@ def questions(asked: tuple[Asking, ...]) -> list[dict[str, Any]]:
 
 def totals(told: Totals) -> dict[str, Any]:
     """What everything came to. `observed` are the figures of what `observe` only looked at; None where it did not."""
-    observed = None
-    if told.observed_bytes != Change():
-        observed = {"bytes": _change(told.observed_bytes), "tokens": _change(told.observed_tokens)}
-    money = told.money
+    used = {"requests": told.reported, "input": told.input, "cached": told.cached, "output": told.output}
     return {
         "requests": sum(told.outcomes.values()),
         "compacted": sum(n for (made, _), n in told.outcomes.items() if made == "compacted"),
         "outcomes": {made if made == "compacted" else f"{made}: {why}": n for (made, why), n in told.outcomes.items()},
         "bytes": _change(told.bytes),
-        "tokens": {**_change(told.tokens), "pictures": told.pictures.before, "guessed": told.guessed}
-        if told.tokens != Change()
-        else None,
-        "observed": {"bytes": _change(told.observed_bytes), "tokens": _change(told.observed_tokens)}
-        if observed
-        else None,
-        "usage": {"requests": told.reported, "input": told.input, "cached": told.cached, "output": told.output}
-        if told.reported
-        else None,
-        "money": {name: getattr(money, name) for name in money.__slots__} if money is not None else None,
+        "tokens": None if told.tokens == Change() else _tokens(told, told.tokens, told.pictures),
+        "observed": None
+        if told.observed_bytes == Change()
+        else {
+            "bytes": _change(told.observed_bytes),
+            "tokens": _tokens(told, told.observed_tokens, told.observed_pictures),
+        },
+        "usage": used if told.reported else None,
+        "money": None if told.money is None else money(told.money),
+    }
+
+
+def _tokens(told: Totals, change: Change, pictures: Change) -> dict[str, Any]:
+    """Tokens in messages. `estimated` where any of them are: pictures, and models whose vocabulary is not known."""
+    return {
+        **_change(change),
+        "pictures": _change(pictures),
+        "guessed": told.guessed,
+        "estimated": told.guessed > 0 or pictures != Change(),
+    }
+
+
+def money(told: Money) -> dict[str, Any]:
+    """What was spent and saved, and what the same would have cost unchanged: with the provider's cache a range."""
+    return {
+        **asdict(told),
+        "unchanged_with_cache": list(told.unchanged_with_cache),
+        "unchanged_without_cache": told.unchanged_without_cache,
     }
 
 

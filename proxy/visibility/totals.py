@@ -29,9 +29,9 @@ class Money:
 
     `spent` is by the provider's own usage, with the price of what its cache gave; `spent_without_cache` the same at the
     full price. Nobody can know how much of what was not sent would have come out of the cache: `saved_without_cache` is
-    at the full price, `saved_with_cache` as if all of it had (the least that it can be). `estimated` counts requests
-    whose provider reported no usage, so that their input was priced by our own count; `unpriced` those of models that
-    the table does not name.
+    at the full price, `saved_with_cache` as if all of it had (the least that it can be). What was not sent is by our
+    own count of tokens, and of requests that the provider answered. `estimated` counts requests whose provider reported
+    no usage, so that their input was priced by our own count; `unpriced` those of models that the table does not name.
     """
 
     spent: float = 0.0
@@ -41,15 +41,26 @@ class Money:
     estimated: int = 0
     unpriced: int = 0
 
+    @property
+    def unchanged_with_cache(self) -> tuple[float, float]:
+        """What the same would have cost unchanged: had all that was not sent come out of the cache, and had none."""
+        return (self.spent + self.saved_with_cache, self.spent + self.saved_without_cache)
+
+    @property
+    def unchanged_without_cache(self) -> float:
+        """What the same would have cost unchanged, and without any cache."""
+        return self.spent_without_cache + self.saved_without_cache
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:
     """A moment's totals. `outcomes` counts conversations' requests by (outcome, reason), as the metrics name them.
 
     `bytes` and `tokens` are of requests that went up as `after` says; `observed_...` of those that `observe` only
-    looked at. `pictures` is the part of `tokens` that is an estimate, and `guessed` how many requests were counted by a
-    vocabulary that may not be their model's. `counted` is how many the tokens are of; `input`, `cached` and `output`
-    are what providers reported, for `reported` requests. `money` is None without a price table.
+    looked at. `pictures` is the part of `tokens` that is an estimate (`observed_pictures` of `observed_tokens`), and
+    `guessed` how many requests were counted by a vocabulary that may not be their model's. `counted` is how many the
+    tokens are of; `input`, `cached` and `output` are what providers reported, for `reported` requests. `money` is None
+    without a price table.
     """
 
     requests: int = 0
@@ -60,6 +71,7 @@ class Totals:
     tokens: Change = Change()
     observed_tokens: Change = Change()
     pictures: Change = Change()
+    observed_pictures: Change = Change()
     guessed: int = 0
     reported: int = 0
     input: int = 0
@@ -77,7 +89,8 @@ class Tally:
         self._outcomes: Counter[tuple[str, str]] = Counter()
         self._bytes = self._observed_bytes = Change()
         self._counted = self._guessed = 0
-        self._tokens = self._observed_tokens = self._pictures = Change()
+        self._tokens = self._observed_tokens = Change()
+        self._pictures = self._observed_pictures = Change()
         self._reported = self._input = self._cached = self._output = 0
         self._sums: Counter[str] = Counter()
         self._money: dict[str, float] = dict.fromkeys(Money.__slots__, 0.0)
@@ -117,25 +130,29 @@ class Tally:
         self._guessed += not before.known
         if named(told)[0] == "observed":
             self._observed_tokens = self._observed_tokens.plus(before.total, after.total)
-            return
-        self._tokens = self._tokens.plus(before.total, after.total)
-        self._pictures = self._pictures.plus(before.pictures, after.pictures)
+            self._observed_pictures = self._observed_pictures.plus(before.pictures, after.pictures)
+            sent, saved = before.total, 0
+        else:
+            self._tokens = self._tokens.plus(before.total, after.total)
+            self._pictures = self._pictures.plus(before.pictures, after.pictures)
+            sent, saved = after.total, before.total - after.total
+        if told.usage is None:
+            if counted.passed.asked != 200:
+                return  # nothing was answered: nothing was spent, and nothing saved
+            self._money["estimated"] += self._spend(told.model, sent, 0, 0)
         price = price_of(self._prices, told.model)
         if price is not None:
-            saved = before.total - after.total
             self._money["saved_with_cache"] += price.of(saved, saved, 0)
             self._money["saved_without_cache"] += price.of(saved, 0, 0)
-        if told.usage is None and counted.passed.asked == 200:
-            self._spend(told.model, after.total, 0, 0)
-            self._money["estimated"] += 1
 
-    def _spend(self, model: str | None, read: int, cached: int, wrote: int) -> None:
+    def _spend(self, model: str | None, read: int, cached: int, wrote: int) -> bool:
         price = price_of(self._prices, model)
         if price is None:
             self._money["unpriced"] += 1
-            return
+            return False
         self._money["spent"] += price.of(read, cached, wrote)
         self._money["spent_without_cache"] += price.of(read, 0, wrote)
+        return True
 
     def totals(self) -> Totals:
         """What it came to so far."""
@@ -149,6 +166,7 @@ class Tally:
             tokens=self._tokens,
             observed_tokens=self._observed_tokens,
             pictures=self._pictures,
+            observed_pictures=self._observed_pictures,
             guessed=self._guessed,
             reported=self._reported,
             input=self._input,

@@ -3,7 +3,7 @@
 import { el, say } from "/inspector/page/dom.js";
 import { conversationLink, named, outcome, size, tokens, usage, weigh } from "/inspector/page/pieces.js";
 import { ask } from "/inspector/page/server.js";
-import { bytes, change as difference, large, many, ms, number, price, time } from "/inspector/page/words.js";
+import { about, bytes, change as difference, large, many, ms, number, price, range, time } from "/inspector/page/words.js";
 
 const MOST_ROWS = 300;
 const AT_ONCE = 100;
@@ -170,12 +170,17 @@ export class List {
 
 function tile(name, figure, ...beside) {
   return el("div", { class: "card tile" }, el("dt", null, name), el("dd", { class: "figure" }, figure),
-    beside.map((line) => (line instanceof Node ? el("dd", null, line) : el("dd", { class: "beside" }, line))));
+    beside.filter(Boolean).map((line) => (line instanceof Node ? el("dd", null, line) : el("dd", { class: "beside" }, line))));
 }
 
 function shrunk(name, change, write, ...beside) {
   return tile(name, difference(change.before, change.after), weigh(change.before, change.after, change.before),
     `${write(change.before)} came, ${write(change.after)} went`, ...beside);
+}
+
+function counted(told) {
+  const how = told.guessed ? `${many(told.guessed, "request")} of unknown models, by a vocabulary near theirs` : "counted by their models' vocabularies";
+  return [how, told.pictures.before ? `pictures estimated: ${large(told.pictures.before)} came, ${large(told.pictures.after)} went` : null];
 }
 
 function tiles(state) {
@@ -185,15 +190,15 @@ function tiles(state) {
       `${many(state.conversations, "conversation")} among the ${number(state.kept)} kept`),
     shrunk("Request bytes", state.bytes, bytes),
   ];
-  const counted = state.tokens;
-  if (counted) {
-    const guessed = counted.guessed ? "unknown models by a vocabulary near them" : "counted";
-    made.push(shrunk("Tokens in messages", counted, large, counted.pictures ? `${guessed}, pictures estimated` : guessed));
-  }
-  if (state.observed) {
-    made.push(tile("Would have been", difference(state.observed.bytes.before, state.observed.bytes.after),
-      weigh(state.observed.bytes.before, state.observed.bytes.after, state.observed.bytes.before),
-      `${bytes(state.observed.bytes.before)} went, ${bytes(state.observed.bytes.after)} with compaction on`));
+  const told = state.tokens;
+  if (told) made.push(shrunk("Tokens in messages", told, (value) => about(told.estimated, value), ...counted(told)));
+  const seen = state.observed;
+  if (seen) {
+    const { tokens } = seen;
+    made.push(tile("Would have been", difference(seen.bytes.before, seen.bytes.after),
+      weigh(seen.bytes.before, seen.bytes.after, seen.bytes.before),
+      `${bytes(seen.bytes.before)} went, ${bytes(seen.bytes.after)} with compaction on`,
+      tokens.before ? `${about(tokens.estimated, tokens.before)} tokens went, ${about(tokens.estimated, tokens.after)} with it on` : null));
   }
   const used = state.usage;
   if (used) {
@@ -201,13 +206,15 @@ function tiles(state) {
     made.push(tile("Provider's own usage", `${large(used.input)} in`, `${large(used.cached)} of them from its cache${cached}`,
       `${large(used.output)} out, as ${many(used.requests, "reply", "replies")} said`));
   }
-  const money = state.money;
-  if (money) {
-    const unpriced = money.unpriced ? `${many(money.unpriced, "request")} of models without a price` : null;
-    made.push(tile("Money, by the price table", `${price(money.saved_with_cache)} to ${price(money.saved_without_cache)} saved`,
-      "if the provider's cache had held all of it, or none",
-      `${price(money.spent)} spent, ${price(money.spent_without_cache)} without its cache`,
-      ...(unpriced ? [unpriced] : [])));
-  }
+  if (state.money) made.push(paid(state.money));
   return made;
+}
+
+// Whether the provider's cache would have held what was not sent, nobody can know: so it is a range.
+function paid(money) {
+  return tile("Money, by the price table", [price(money.spent), el("span", { class: "unit" }, " spent")],
+    `${range(...money.unchanged_with_cache)} uncompacted, by how much of that its cache had held`,
+    `without any cache ${price(money.spent_without_cache)}, uncompacted ${price(money.unchanged_without_cache)}`,
+    money.estimated ? `${many(money.estimated, "request")} without usage, by our own count` : null,
+    money.unpriced ? `${many(money.unpriced, "request")} of models without a price` : null);
 }

@@ -3,6 +3,7 @@
 // What a browser would obey rather than show: control characters, and marks that turn or hide text.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/g;
 const count = new Intl.NumberFormat("en");
+const small = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 });
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const full = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
@@ -35,7 +36,18 @@ export function change(before, after) {
 }
 
 export function price(value) {
-  return value.toFixed(value !== 0 && Math.abs(value) < 1 ? 4 : 2);
+  if (value !== 0 && Math.abs(value) < 0.01) return small.format(value);
+  return value.toFixed(Math.abs(value) < 1 ? 4 : 2);
+}
+
+export function range(one, other) {
+  const [least, most] = [Math.min(one, other), Math.max(one, other)].map(price);
+  return least === most ? least : `${least} to ${most}`;
+}
+
+// A count of which a part is an estimate says so.
+export function about(estimated, value) {
+  return `${estimated ? "≈\u00a0" : ""}${large(value)}`;
 }
 
 export function ms(value) {
