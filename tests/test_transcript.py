@@ -177,3 +177,21 @@ def test_a_request_that_goes_on_from_any_point_of_another_reads_as_if_nobody_kne
     assert [len(step.returns) for step in again.replies] == [len(step.returns) for step in fresh.replies]
     assert [len(step.users) for step in again.replies] == [len(step.users) for step in fresh.replies]
     assert earlier == read(chat.cut(body(*LONG[:known]))), "what is known was changed"
+
+
+def test_what_was_found_out_of_the_last_replys_returns_is_known_in_the_next_request() -> None:
+    first = [user("q"), calls(("1", "search", "{}")), returns("1", "x")]
+    earlier = read(chat.cut(body(*first)))
+    earlier.returns[0].told["outline"] = ("by these tables", "what it holds")
+    sent = body(*first, calls(("2", "cite", "{}")), returns("2", "ok"))
+    again = read(chat.cut(sent, earlier.request), earlier)
+    assert [found.told for found in again.returns] == [earlier.returns[0].told, {}]
+
+
+def test_what_was_found_out_of_a_return_does_not_count_where_it_answers_another_call() -> None:
+    first = [user("q"), calls(("1", "search", "{}")), says("and"), returns("1", "x")]
+    earlier = read(chat.cut(body(*first)))
+    earlier.returns[0].told["outline"] = ("by these tables", "what it holds")
+    other = [user("q"), calls(("1", "calc", "{}")), says("and"), returns("1", "x")]
+    again = read(chat.cut(body(*other), earlier.request), earlier)
+    assert [found.told for found in again.returns] == [{}]

@@ -21,8 +21,8 @@ from proxy.ledger.transcript import Transcript
 
 _MOST_BYTES = 32 * 1024 * 1024
 _MOST_BYTES_OF_ONE = 24 * 1024 * 1024
-#: A shorter conversation is read in less time than it takes to look for it.
-SHORTEST = 4 * 1024
+#: A shorter conversation is read in less time than it takes to look for it, and has no evidence to speak of.
+SHORTEST = 1024
 #: What a message takes beside its bytes: itself, its place in the transcript, and the objects that it holds.
 _MESSAGE_BYTES = 1600
 

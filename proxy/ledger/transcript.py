@@ -253,6 +253,9 @@ class _Reader:
             self.returns = known.returns[: at.returns]
             self.users = known.users[: at.users]
             self.start, self.shared = at.messages, at.returns
+        #: Returns that are read again, such as the last reply's, by the messages that both requests share.
+        again = known.returns[self.shared :] if known is not None else []
+        self.read_again = {id(found.message): found for found in again}
         self.opened: Checkpoint | None = None
         self.last = _last_reply(request.messages)
         #: What goes under both digests, until one of them is asked for.
@@ -326,6 +329,9 @@ class _Reader:
                 self.add(b"call", call.id or "", call.name, written)
         for message, answered in self.matched(reply.calls if reply else []):
             found = Return(len(self.returns), message, answered)
+            before = self.read_again.get(id(message))
+            if before is not None and (before.ordinal, before.call) == (found.ordinal, answered):
+                found.told.update(before.told)
             self.returns.append(found)
             if reply is not None:
                 reply.returns.append(found)
