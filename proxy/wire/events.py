@@ -21,9 +21,6 @@ class EventReader:
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Events' data, lines joined by a newline. Raises ValueError when one event grows past `most_bytes`."""
-        if not self._begun and chunk:
-            self._begun = True
-            chunk = chunk.removeprefix(b"\xef\xbb\xbf")  # the standard has one byte order mark dropped
         if self._after_return and chunk:
             self._after_return = False
             chunk = chunk.removeprefix(b"\n")
@@ -40,6 +37,9 @@ class EventReader:
 
     def _end(self, line: bytes) -> Iterator[bytes]:
         """A line ended: what it says of its event, and the event if it is the blank line after it."""
+        if not self._begun:
+            self._begun = True
+            line = line.removeprefix(b"\xef\xbb\xbf")  # the standard has one byte order mark dropped
         if not line:
             if self._data:
                 data, self._data = b"\n".join(self._data), []
