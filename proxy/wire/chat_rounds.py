@@ -16,7 +16,7 @@ from proxy.wire.chat_reply import finished_normally
 from proxy.wire.messages import Call, Splice, Usage, splice
 from proxy.wire.raw_events import RawEvent, RawEvents
 from proxy.wire.repeating import Repeating
-from proxy.wire.rounds import Holds, Said
+from proxy.wire.rounds import Holds, Pieces, Said
 from proxy.wire.side_reader import read_json, usage
 
 _DONE = b"data: [DONE]\n\n"
@@ -47,7 +47,7 @@ class _Called:
         ).encode("utf-8", "surrogatepass")
 
 
-class ChatRounds:
+class ChatRounds(Pieces):
     """`own` is the name of the tool whose calls the client never sees. Only replies of one choice are read."""
 
     def __init__(self, own: str, holds: Holds = lambda said: bool(said.own) and not said.others) -> None:
@@ -62,17 +62,14 @@ class ChatRounds:
         self._start()
 
     def _start(self) -> None:
+        self._take()
         self._round += 1
-        self._events: RawEvents | None = None
-        self._whole: list[bytes] | None = None
         self._calls: dict[object, _Called] = {}
         self._text: list[str] = []
-        self._held: list[bytes] = []
         self._finish: str | None = None
         self._error: bytes | None = None
         self._used: Usage | None = None
         self._repeating = Repeating(self.text)
-        self._blind = False
 
     @property
     def text(self) -> str:
@@ -84,34 +81,6 @@ class ChatRounds:
         if self._held and self._finish and self._error is None:
             self._spare, self._spare_whole = self._held, self._whole is not None
         self._start()
-
-    def feed(self, chunk: bytes) -> bytes:
-        if self._blind:
-            return chunk
-        if self._events is None and self._whole is None:
-            start = chunk.removeprefix(b"\xef\xbb\xbf").lstrip()
-            if not start:
-                return b""
-            if start.startswith(b"{"):
-                self._whole = []
-            else:
-                self._events = RawEvents()
-        if self._whole is not None:
-            self._whole.append(chunk)
-            return b""
-        assert self._events is not None
-        try:
-            return b"".join([self._event(event) for event in self._events.feed(chunk)])
-        except ValueError:
-            self._blind = True
-            return self._events.rest()
-
-    def end(self, complete: bool) -> Said:
-        if self._whole is not None and complete:
-            self._read_whole(b"".join(self._whole))
-        elif self._events is not None and complete and not self._blind:
-            self._held += [out for event in self._events.close() if (out := self._event(event))]
-        return self._said()
 
     def _said(self) -> Said:
         own = [called for called in self._calls.values() if called.own]
@@ -130,10 +99,6 @@ class ChatRounds:
             error=self._error,
             usage=self._used,
         )
-
-    def release(self) -> bytes:
-        held, self._held = self._held, []
-        return b"".join(held)
 
     def conclude(self) -> bytes:
         held, whole = (self._held, self._whole is not None) if self._finish else (self._spare, self._spare_whole)

@@ -16,10 +16,10 @@ from typing import Any
 from proxy.wire import edits
 from proxy.wire.bodies import json_text
 from proxy.wire.messages import Call, Span, Splice, Usage, splice
-from proxy.wire.raw_events import RawEvent, RawEvents
+from proxy.wire.raw_events import RawEvent
 from proxy.wire.repeating import Repeating
 from proxy.wire.responses_items import is_call, named
-from proxy.wire.rounds import Holds, Said
+from proxy.wire.rounds import Holds, Pieces, Said
 from proxy.wire.side_reader import read_json, usage
 
 #: How a stream says that its response is over.
@@ -48,7 +48,7 @@ class _Item:
     waiting: list[tuple[RawEvent, dict[str, Any]]] = field(default_factory=list)
 
 
-class ResponsesRounds:
+class ResponsesRounds(Pieces):
     """`own` is the name of the tool whose calls the client never sees. `stored` says whether the provider keeps what it
     replies: where it does not, reasoning can be sent again only in its encrypted form."""
 
@@ -70,11 +70,9 @@ class ResponsesRounds:
         self._start()
 
     def _start(self) -> None:
+        self._take()
         self._round += 1
-        self._events: RawEvents | None = None
-        self._whole: list[bytes] | None = None
         self._items: dict[int, _Item] = {}
-        self._held: list[bytes] = []
         self._status: str | None = None
         self._error: bytes | None = None
         self._used: Usage | None = None
@@ -82,7 +80,6 @@ class ResponsesRounds:
         self._dropped = self._round > 1
         self._before = list(self._done)
         self._said_before = self.text
-        self._blind = False
 
     @property
     def text(self) -> str:
@@ -96,34 +93,6 @@ class ResponsesRounds:
             self._number, self._next = self._numbers  # what was withheld is not sent: the next event has its number
         self._done += [self._shown(item) for item in self._items.values() if item.fate and item.raw]
         self._start()
-
-    def feed(self, chunk: bytes) -> bytes:
-        if self._blind:
-            return chunk
-        if self._events is None and self._whole is None:
-            start = chunk.removeprefix(b"\xef\xbb\xbf").lstrip()
-            if not start:
-                return b""
-            if start.startswith(b"{"):
-                self._whole = []
-            else:
-                self._events = RawEvents()
-        if self._whole is not None:
-            self._whole.append(chunk)
-            return b""
-        assert self._events is not None
-        try:
-            return b"".join([self._event(event) for event in self._events.feed(chunk)])
-        except ValueError:
-            self._blind = True
-            return self._events.rest()
-
-    def end(self, complete: bool) -> Said:
-        if self._whole is not None and complete:
-            self._read_whole(b"".join(self._whole))
-        elif self._events is not None and complete and not self._blind:
-            self._held += [out for event in self._events.close() if (out := self._event(event))]
-        return self._said()
 
     def _said(self) -> Said:
         items = list(self._items.values())
@@ -144,10 +113,6 @@ class ResponsesRounds:
             return tuple(item.raw for item in items if item.raw)
         plain = [item for item in items if item.raw and item.kind != "reasoning"]
         return tuple(splice(item.raw, edits.without_member(item.raw, Span(0, len(item.raw)), "id")) for item in plain)
-
-    def release(self) -> bytes:
-        held, self._held = self._held, []
-        return b"".join(held)
 
     def conclude(self) -> bytes:
         """The provider's own end of the round that said something: without our calls, it is that of an answer."""

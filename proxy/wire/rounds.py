@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from proxy.wire.messages import Call, Usage
+from proxy.wire.raw_events import RawEvent, RawEvents
 
 #: Told of every reply of a stream that finishes normally, before its end is passed on: whether that is to be withheld.
 Holds = Callable[["Said"], bool]
@@ -62,3 +63,58 @@ class Rounds(Protocol):
     @property
     def text(self) -> str:
         """All text that the client was given, or is with `release` or `conclude`."""
+
+
+class Pieces:
+    """One reply as its bytes come, whole or streamed, told apart by how it begins. `_held` is withheld of it."""
+
+    def _take(self) -> None:
+        """Another reply begins."""
+        self._events: RawEvents | None = None
+        self._whole: list[bytes] | None = None
+        self._held: list[bytes] = []
+        self._blind = False  # an event was too large to be read: the rest passes as it comes
+
+    def feed(self, chunk: bytes) -> bytes:
+        if self._blind:
+            return chunk
+        if self._events is None and self._whole is None:
+            start = chunk.removeprefix(b"\xef\xbb\xbf").lstrip()
+            if not start:
+                return b""
+            if start.startswith(b"{"):
+                self._whole = []
+            else:
+                self._events = RawEvents()
+        if self._whole is not None:
+            self._whole.append(chunk)
+            return b""
+        assert self._events is not None
+        try:
+            return b"".join([self._event(event) for event in self._events.feed(chunk)])
+        except ValueError:
+            self._blind = True
+            return self._events.rest()
+
+    def end(self, complete: bool) -> Said:
+        if self._whole is not None and complete:
+            self._read_whole(b"".join(self._whole))
+        elif self._events is not None and complete and not self._blind:
+            self._held += [out for event in self._events.close() if (out := self._event(event))]
+        return self._said()
+
+    def release(self) -> bytes:
+        held, self._held = self._held, []
+        return b"".join(held)
+
+    def _event(self, event: RawEvent) -> bytes:
+        """What the client gets of an event of a stream."""
+        raise NotImplementedError
+
+    def _read_whole(self, data: bytes) -> None:
+        """Read a whole reply; what the client gets of it is withheld."""
+        raise NotImplementedError
+
+    def _said(self) -> Said:
+        """What the reply said, as far as it has come."""
+        raise NotImplementedError
