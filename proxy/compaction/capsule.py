@@ -93,12 +93,12 @@ class Reading:
         if place.ret >= len(returns):
             return None
         found = returns[place.ret]
-        return reading.once(found, self._tables, (chunk_id, place), lambda: self._read_at(found, chunk_id, place))
+        return reading.standing(found, self._tables, chunk_id, place, lambda: self._evidence(found))
 
-    def _read_at(self, found: Return, chunk_id: str, place: Place) -> Chunk | str | None:
-        if place.ret not in self._read:
-            self._read[place.ret] = reading.evidence(found, self._tables)
-        return reading.at(self._read[place.ret], chunk_id, place)
+    def _evidence(self, found: Return) -> Evidence | None:
+        if found.ordinal not in self._read:
+            self._read[found.ordinal] = reading.evidence(found, self._tables)
+        return self._read[found.ordinal]
 
 
 def _entry(cited: Cited, place: Place, shown: Chunk | str) -> Entry:

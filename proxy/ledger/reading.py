@@ -75,6 +75,18 @@ def evidence(found: Return, tables: Tables) -> Evidence | None:
     return returns.read(own, found.tool or "", parts) if own is not None else None
 
 
+def standing(
+    found: Return, tables: Tables, chunk_id: str, place: Place, read: Callable[[], Evidence | None]
+) -> Chunk | str | None:
+    """What `at` says of a place of this return, found out once; `read` reads the return."""
+    return once(found, tables, (chunk_id, place), lambda: at(read(), chunk_id, place))
+
+
+def remember(found: Return, tables: Tables, chunk_id: str, place: Place, what: Chunk | str) -> None:
+    """Let `standing` know what stands at a place, where somebody has just read it."""
+    found.told[chunk_id, place] = tables, what
+
+
 def at(evidence: Evidence | None, chunk_id: str, place: Place) -> Chunk | str | None:
     """The chunk that stands at a place of a return, or all of its text; None where it does not, or not any more."""
     if evidence is None:

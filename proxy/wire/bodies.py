@@ -69,6 +69,7 @@ class Cutter(Generic[Item]):
         self._item_type = item
         self._beside = [field for field in top.__struct_fields__ if field != name]
         self._opening = b"{" + json.dumps(name).encode() + b":["
+        self._quoted = {one: json.dumps(one).encode() for one in (name, *self._beside)}
 
     def cut(self, body: bytes) -> CutBody[Item]:
         """Raises NotJson when the body is not a JSON object with that array."""
@@ -101,7 +102,7 @@ class Cutter(Generic[Item]):
             return None
         start = at + 1 if mark == _COMMA else at
         try:
-            found = self._quickly(self._opening + body[start:], continued.before)
+            found = self._quickly(self._opening + body[start:], continued.before, len(self._opening) - 1)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
         # Without `before` a member that stood in front may stand behind, too, and the last one counts.
@@ -111,18 +112,23 @@ class Cutter(Generic[Item]):
         items = [(Span(span.start + by, span.end + by), fields) for span, fields in found.items]
         return shared, CutBody(items, None, found.beside | continued.before, continued.before)
 
-    def _quickly(self, body: bytes, before: dict[str, Any] | None = None) -> CutBody[Item] | None:
-        """None where it is not plain what stands where. `before` are wanted members in front that were cut off."""
+    def _quickly(
+        self, body: bytes, before: dict[str, Any] | None = None, at: int | None = None
+    ) -> CutBody[Item] | None:
+        """None where it is not plain what stands where. `before` are wanted members in front that were cut off; then
+        the array stands first, `at` this byte."""
         top: Any = self._top.decode(body)
         array = getattr(top, self._name)
         beside = {name: getattr(top, name) for name in self._beside}
         if isinstance(array, str):
             text = self._place_text(body.decode("latin-1"))
             return CutBody(None, text, beside) if text is not None else None
-        start = spans.member_start(body, self._name)
-        if start is None:
-            return None
-        at, names = start
+        names: set[str] = set()
+        if at is None:
+            start = spans.member_start(body, self._name)
+            if start is None:
+                return None
+            at, names = start
         placed = spans.known_elements(body, at, array)
         if placed is None:
             return None
@@ -135,11 +141,10 @@ class Cutter(Generic[Item]):
         ahead = {name: beside[name] for name in self._beside if name in names}
         return CutBody(items, None, beside, None if self._may_stand({*ahead, *(before or ())}, behind) else ahead)
 
-    @staticmethod
-    def _may_stand(names: set[str], behind: bytes) -> bool:
+    def _may_stand(self, names: set[str], behind: bytes) -> bool:
         """Whether a member of one of these names may be in what stands behind the array."""
         return bool(names) and (
-            any(json.dumps(name).encode() in behind for name in names) or b"\\u" in behind  # a name in escapes
+            any(self._quoted[name] in behind for name in names) or b"\\u" in behind  # a name in escapes
         )
 
     def _place_text(self, text: str) -> Span | None:
