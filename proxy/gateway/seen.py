@@ -26,10 +26,10 @@ SHORTEST = 1024
 #: What a message takes beside its bytes: itself, its place in the transcript, and the objects that it holds.
 _MESSAGE_BYTES = 1600
 
-#: Where bodies are looked at: four places in each doubling of the size. Up to each, a few bytes are taken there, at half
-#: of it, at half of that and so on, since conversations may differ in their first question only, or in their last.
+#: Where bodies are looked at: four places in each doubling of the size. Up to each, a few bytes are taken there, at
+#: half of it, at half of that and so on, and its beginning: conversations may differ in their first question only.
 _PLACES = [int(128 * 2 ** (step / 4)) for step in range(100)]
-_SAMPLE = 32
+_SAMPLE, _BEGINNING = 32, 256
 #: How many conversations with the same bytes at a place are told apart, the most recent ones.
 _MOST_ALIKE = 4
 
@@ -145,9 +145,8 @@ def _address(tenant: bytes, api: str, seen: Seen) -> _Address | None:
 
 def _sample(body: bytes, place: int) -> bytes:
     """Bytes from all over the first `place` of a body, few enough to be taken from a large one at once."""
-    pieces = []
-    while place > _SAMPLE:
+    pieces = [body[: min(place, _BEGINNING)]]
+    while place > _BEGINNING:
         pieces.append(body[place - _SAMPLE : place])
         place >>= 1
-    pieces.append(body[:place])
     return b"".join(pieces)
