@@ -116,7 +116,8 @@ class _Read:
     evidence returns, by ordinal. `whole` says whether the transcript has
     everything that the model sees, and `recordable` whether its question can be written down. `tables` are those that
     it was read by, `cut_short` the tags of returns that do not fit. `seen` is what the next request of the conversation
-    may continue, if any may, and `continues` what this one does.
+    may continue, if any may, and `continues` what this one does. A request that needed no reading has no transcript,
+    but can be read `later`.
     """
 
     transcript: Transcript | None
@@ -129,6 +130,36 @@ class _Read:
     cut_short: tuple[str, ...] = ()
     seen: Seen | None = None
     continues: Seen | None = None
+    later: _Later | None = None
+
+    @property
+    def request(self) -> Request | None:
+        """The request, as far as it was read."""
+        if self.later is not None:
+            return self.later.glanced
+        return self.transcript.request if self.transcript is not None else None
+
+    @property
+    def reads(self) -> Callable[[], Transcript | None] | None:
+        """What gives the transcript: that may take as long as the body is large. None where there is none."""
+        if self.later is not None:
+            return self.later.read
+        return (lambda: self.transcript) if self.transcript is not None else None
+
+
+class _Later:
+    """Reads a request of which only a glance was needed, once, when somebody asks. Safe to use from threads."""
+
+    def __init__(self, glanced: Request) -> None:
+        self.glanced = glanced
+        self._read: Transcript | None = None
+        self._lock = threading.Lock()
+
+    def read(self) -> Transcript:
+        with self._lock:
+            if self._read is None:
+                self._read = transcript.read(self.glanced.api.cut(self.glanced.body))
+            return self._read
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +248,8 @@ class Conversations:
             return Exchange(asked, Untouched(Reason.OFF))
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
         continues, known_bytes = self._seen.before(tenant, asked.api, asked.body) if tenant is not None else (None, 0)
+        if not known_bytes and (glanced := self._glance(asked)) is not None:
+            return self._passing(asked, tenant, glanced)
         large = len(asked.body) - known_bytes >= _LARGE
         read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes))
         if read.cut_short and tenant is not None and self._registered is not None:
@@ -245,6 +278,22 @@ class Conversations:
             exchange.body = self._offers.continuing(tenant, read.transcript.request, exchange.body)
             exchange.steering = await self._steering(exchange, read, decision.boundary, tenant, large)
         return exchange
+
+    def _glance(self, asked: Asked) -> Request | None:
+        """What is to know of a request that holds no evidence, whatever the tables say; None where it must be read.
+
+        `strict` remembers each request, and a managed tool may be offered with any.
+        """
+        if self._strict or any(table.cites_managed for table in self._tables):
+            return None
+        with asked.stays.room("wire"):
+            return _APIS[asked.api].glance(asked.body)
+
+    def _passing(self, asked: Asked, tenant: bytes | None, glanced: Request) -> Exchange:
+        """A request that goes up as it came: it is read only if somebody wants to know what stands in it."""
+        read = _Read(None, Reason.NO_EVIDENCE, whole=True, tables=self._tables, later=_Later(glanced))
+        after = _Afterwards(self, read, Boundary(), tenant, asked, False) if tenant is not None else None
+        return Exchange(asked, Untouched(Reason.NO_EVIDENCE), None, after, read, Boundary(), tenant)
 
     async def _steering(
         self, exchange: Exchange, read: _Read, found: Boundary, tenant: bytes, large: bool
@@ -725,9 +774,8 @@ class _Afterwards:
         asked: Asked,
         large: bool,
     ) -> None:
-        assert read.transcript is not None
         self._conversations = conversations
-        self._transcript = read.transcript
+        self._read = read
         self._whole = read.whole
         self._recordable = read.recordable
         self._boundary = found
@@ -736,32 +784,43 @@ class _Afterwards:
         self._asked = asked
         self._large = large
 
+    def wants(self, reader: ReplyReader) -> bool:
+        """Whether there is anything to write down of this reply, or to remember."""
+        if not self._whole:
+            return False
+        return self._recordable or bool(reader.continued_by()) or any(reply.ran for reply in reader.replies())
+
     async def settle(self, reader: ReplyReader, course: Course) -> list[StoredRecord]:
         """Write down what the reply settled. Returns the records."""
         replies = reader.replies()
         if not self._whole or not replies:
             return []
         names = reader.continued_by()
+        if not self._recordable and not names and not any(reply.ran for reply in replies):
+            return []
+        read = await self._transcript()
         if names:
-            self._conversations.remember(self._tenant, names, self._transcript, replies[0])
+            self._conversations.remember(self._tenant, names, read, replies[0])
         if not self._recordable and not any(reply.ran for reply in replies):
             return []
         settled = await _run(
             self._large,
             lambda: self._conversations.write_down(
-                self._transcript,
-                self._recordable,
-                replies,
-                self._boundary,
-                self._tables,
-                self._asked,
-                course,
+                read, self._recordable, replies, self._boundary, self._tables, self._asked, course
             ),
         )
-        rows = await self._conversations.keep(self._tenant, self._asked, self._transcript, settled)
+        rows = await self._conversations.keep(self._tenant, self._asked, read, settled)
         if rows:
             await self._conversations.shared()
         return rows
+
+    async def _transcript(self) -> Transcript:
+        """The request's transcript, read now where it was not yet."""
+        if self._read.transcript is not None:
+            return self._read.transcript
+        later = self._read.later
+        assert later is not None
+        return await _run(len(self._asked.body) >= _LARGE, later.read)
 
 
 class Exchange:
@@ -819,13 +878,12 @@ class Exchange:
     def _reply_reader(self) -> ReplyReader:
         """Follows the reply: for what it settles, and for what the provider says that it used."""
         api = _APIS[self._asked.api]
-        read = self._read.transcript
-        return api.reader(read.request if read is not None else Request(api, b"", ()))
+        return api.reader(self._read.request or Request(api, b"", ()))
 
     def told(self) -> Conversed:
         """What became of the request and its reply, for whoever watches."""
         read, outcome = self._read, self.outcome
-        model = read.transcript.request.model if read.transcript is not None else None
+        model = read.request.model if read.request is not None else None
         return Conversed(
             came=self._asked.body,
             went=self._went if self._went is not None else self.body,
@@ -833,7 +891,7 @@ class Exchange:
             model=model or self._reader.model(),
             tenant=self._tenant,
             question_id=self._asked.question_id,
-            transcript=read.transcript,
+            reads=read.reads,
             evidence=read.tables_of_returns,
             boundary=self._boundary,
             would=outcome.would if isinstance(outcome, Untouched) else None,
@@ -847,8 +905,8 @@ class Exchange:
         self._reader.feed(chunk)
 
     def finished(self) -> bool:
-        """Whether the reply finished, and its question can be settled now."""
-        return self._after is not None and self._reader.finished()
+        """Whether the reply finished, and there is something to settle now."""
+        return self._after is not None and self._reader.finished() and self._after.wants(self._reader)
 
     async def settle(self) -> None:
         """Write down what the reply settled: once, however often it is called."""

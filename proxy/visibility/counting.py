@@ -65,7 +65,7 @@ class Counting:
 
     def passed(self, request: Passed) -> None:
         told = request.conversed
-        if told is None or told.transcript is None or self._thread is None or self._broken:
+        if told is None or not told.was_read or self._thread is None or self._broken:
             return
         if self._inside >= _MOST_WAITING or (self._inside and self._bytes + len(told.came) > _MOST_BYTES):
             self.left_out += 1
@@ -115,9 +115,10 @@ class Counting:
 
     def _count(self, request: Passed) -> Counted | None:
         told = request.conversed
-        if told is None or told.transcript is None:
+        transcript = told.transcript if told is not None else None
+        if told is None or transcript is None:
             return None
-        read = told.transcript.request
+        read = transcript.request
         before = self._counter.of(read, told.model)
         went = told.would if told.would is not None else told.went
         after = before if went is told.came else self._counter.of(read.api.cut(went), told.model)
