@@ -51,6 +51,9 @@ class Sources(Protocol):
     def left_out(self) -> int:
         """Requests whose tokens were not counted for want of room."""
 
+    def not_looked_at(self) -> int:
+        """Requests that the inspector lists without their messages, for want of time."""
+
 
 class Metrics:
     """A watcher; one per process. Everything but the reading of other rooms' counts happens on the event loop."""
@@ -288,6 +291,12 @@ class _Elsewhere:
     def collect(self) -> Iterator[Metric]:
         yield _counted(
             "tokens_uncounted", "Requests whose tokens were not counted.", (), {(): self._sources.left_out()}
+        )
+        yield _counted(
+            "requests_not_looked_at",
+            "Requests that the inspector lists without their messages, for want of time.",
+            (),
+            {(): self._sources.not_looked_at()},
         )
         yield from _by_prefix(self._sources.counts())
         yield from _store(self._sources.stats())
