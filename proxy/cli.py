@@ -218,6 +218,7 @@ async def _serve(
 
     def stop(number: signal.Signals) -> None:
         if stopped.is_set():
+            logs.flush()
             signal.signal(number, signal.SIG_DFL)  # asked twice: go at once
             signal.raise_signal(number)
         stopped.set()
@@ -280,6 +281,7 @@ async def _serve(
             await admin.close()
         await lookout.close()
         await store.close()
+        logs.flush()
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.records import Cited, PicturePlace, Place
 from proxy.ledger.transcript import Return, Transcript
 from proxy.wire.messages import Message, Picture
+
+#: So many chunks of one return are read one by one; of more, all of the return is.
+_FEW = 2
 
 #: A picture's place with the id of the chunk whose it is.
 OwnPicture = tuple[str, PicturePlace]
@@ -69,6 +73,7 @@ class Reading:
         self._tables = tables
         self._aside = aside
         self._read: dict[int, Evidence | None] = {}
+        self._cited_of: Counter[int] = Counter()
 
     def gather(self, cited: Iterable[Cited]) -> tuple[list[Entry], set[int]]:
         """The entries of what was cited, and the ordinals of returns whose cited content could not be read.
@@ -78,6 +83,8 @@ class Reading:
         """
         entries: list[Entry] = []
         missing: set[int] = set()
+        cited = list(cited)
+        self._cited_of.update(place.ret for chunk in cited for place in chunk.places)
         for chunk in cited:
             for place in chunk.places:
                 shown = self._aside.chunk(chunk, place) if place.ret < 0 else self._shown(chunk.id, place)
@@ -93,12 +100,13 @@ class Reading:
         if place.ret >= len(returns):
             return None
         found = returns[place.ret]
-        return reading.once(found, self._tables, (chunk_id, place), lambda: self._read_at(found, chunk_id, place))
+        alone = self._cited_of[place.ret] <= _FEW
+        return reading.standing(found, self._tables, chunk_id, place, lambda: self._evidence(found), alone)
 
-    def _read_at(self, found: Return, chunk_id: str, place: Place) -> Chunk | str | None:
-        if place.ret not in self._read:
-            self._read[place.ret] = reading.evidence(found, self._tables)
-        return reading.at(self._read[place.ret], chunk_id, place)
+    def _evidence(self, found: Return) -> Evidence | None:
+        if found.ordinal not in self._read:
+            self._read[found.ordinal] = reading.evidence(found, self._tables)
+        return self._read[found.ordinal]
 
 
 def _entry(cited: Cited, place: Place, shown: Chunk | str) -> Entry:

@@ -218,7 +218,7 @@ class Conversations:
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
         continues, known_bytes = self._seen.before(tenant, asked.api, asked.body) if tenant is not None else (None, 0)
         large = len(asked.body) - known_bytes >= _LARGE
-        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes > 0))
+        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes))
         if read.cut_short and tenant is not None and self._registered is not None:
             known_whole = await self._registered.registered(tenant, read.cut_short)
             if known_whole:
@@ -405,13 +405,14 @@ class Conversations:
     # Reading: pure, and long for large bodies.
 
     def _read(
-        self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None, surely: bool = False
+        self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None, known: int = 0
     ) -> _Read:
+        """`known` is how many bytes of the body are surely those of the request that it `continues`."""
         try:
             earlier = continues.transcript if continues is not None else None
             with asked.stays.room("wire"):
-                refuse_dust(asked.body)
-                request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None, surely)
+                refuse_dust(asked.body, known)
+                request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None, known > 0)
         except NotJson:
             return _Read(None, Reason.NOT_JSON)
         untouched: Reason | None = None

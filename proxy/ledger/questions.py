@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from proxy.ledger.transcript import ReplyStep, Transcript
 from proxy.wire.messages import Message
@@ -27,17 +28,18 @@ class Habits:
 
     def continues(self, message: Message) -> bool:
         """Whether a user message, directly after an answer, asks for a correction instead of something new."""
+        beginning, tags = _continuing(self.continuation_prefixes)
         text = message.text()
-        return any(_continues(text, prefix) for prefix in self.continuation_prefixes)
+        return beginning.match(text) is not None or any(tag in text for tag in tags)
 
 
-def _continues(text: str, prefix: str) -> bool:
-    if prefix.startswith("[") and prefix.endswith("]"):
-        return prefix in text  # a tag, which frameworks put at the end
-    if "{n}" in prefix:
-        pattern = r"\d+".join(re.escape(piece) for piece in prefix.split("{n}"))
-        return re.match(pattern, text.lstrip()) is not None
-    return text.lstrip().startswith(prefix)
+@lru_cache(maxsize=64)
+def _continuing(prefixes: tuple[str, ...]) -> tuple[re.Pattern[str], list[str]]:
+    """What matches a text that begins in one of these ways, and the tags among them, which may stand anywhere: most
+    frameworks put them at the end."""
+    tags = [prefix for prefix in prefixes if prefix.startswith("[") and prefix.endswith("]")]
+    ways = [r"\d+".join(map(re.escape, prefix.split("{n}"))) for prefix in prefixes if prefix not in tags]
+    return re.compile(rf"\s*(?:{'|'.join(ways)})" if ways else r"(?!)"), tags
 
 
 @dataclass(frozen=True, slots=True)
