@@ -68,7 +68,8 @@ DAMAGE = st.sampled_from([*[""] * 20, "}", ",", " x", "\ufeff"])
 
 @st.composite
 def a_body(draw: st.DrawFn, member: str) -> bytes:
-    turns = draw(st.lists(st.one_of(*[TURN] * 9, MESSAGE), max_size=4))
+    turns = draw(st.sampled_from([[], ['{"role":"user","content":"Hi"}']]))
+    turns = turns + draw(st.lists(st.one_of(*[TURN] * 9, MESSAGE), max_size=4))
     array = draw(SPACE) + "[" + ",".join(turns) + "]" + draw(SPACE)
     if member == "input":
         array = draw(st.one_of(st.just(array), st.just(array), STRING))
