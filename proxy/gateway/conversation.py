@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 from msgspec import structs
@@ -37,6 +37,7 @@ from proxy.gateway.recent import Recent, RecentBytes
 from proxy.gateway.seen import Done, Seen, SeenRequests
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
+from proxy.gateway.threads import LARGE, aside
 from proxy.gateway.watched import Conversed, Stays
 from proxy.ledger import boundary, notes, reading, records, settling, transcript, trimmed
 from proxy.ledger.aside import NOTHING, Aside
@@ -58,10 +59,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evidence_proxy.conversation")
 
-Result = TypeVar("Result")
-
-#: From this size on a body is read in a thread, so that open streams never wait for it.
-_LARGE = 256 * 1024
 #: How many openings are looked up, newest first.
 _MOST_CANDIDATES = 256
 #: The first record makes the store be opened, which takes as long as an import.
@@ -249,13 +246,13 @@ class Conversations:
         continues, known_bytes = self._seen.before(tenant, asked.api, asked.body) if tenant is not None else (None, 0)
         if not known_bytes and (glanced := self._glance(asked)) is not None:
             return self._passing(asked, tenant, glanced)
-        large = len(asked.body) - known_bytes >= _LARGE
-        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes))
+        large = len(asked.body) - known_bytes >= LARGE
+        read = await aside(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes))
         if read.cut_short and tenant is not None and self._registered is not None:
             known_whole = await self._registered.registered(tenant, read.cut_short)
             if known_whole:
                 tables = with_registered(self._tables, known_whole)
-                read = await _run(large, lambda: self._read(asked, tenant, tables))
+                read = await aside(large, lambda: self._read(asked, tenant, tables))
         if read.transcript is None:
             return Exchange(asked, Untouched(read.untouched or Reason.NOT_JSON))
         if not read.transcript.users:
@@ -335,7 +332,7 @@ class Conversations:
         assert shown is not None
 
         async def judge(reply: Reply) -> Standing:
-            return await _run(large, lambda: self._standing(shown, reply, found, read.tables, course.noted))
+            return await aside(large, lambda: self._standing(shown, reply, found, read.tables, course.noted))
 
         request = shown.request
         if offering is not None and all(table.cites_managed for table in read.tables_of_returns.values()):
@@ -400,11 +397,11 @@ class Conversations:
             looked = await self._look_up(read, tenant, asked.question_id, 1 if asked.question_id is None else None)
             if conversation is not None and conversation.named:
                 looked = await self._named(read, conversation, asked.question_id, looked)
-        decision = await _run(large, lambda: self._decide(asked, read, tenant, looked))
+        decision = await aside(large, lambda: self._decide(asked, read, tenant, looked))
         if decision is None:
             with asked.stays.room("store"):
                 further = structs.replace(await self._look_up(read, tenant, asked.question_id), named=looked.named)
-            decision = await _run(large, lambda: self._decide(asked, read, tenant, further))
+            decision = await aside(large, lambda: self._decide(asked, read, tenant, further))
         assert decision is not None  # further than all nobody looks
         record = decision.boundary.record
         gives = record is not None and decision.boundary.untouched is None
@@ -413,7 +410,7 @@ class Conversations:
                 held = await self._held(conversation, record)
             if held:
                 # The boundary is given by now, so that looking again is only writing again.
-                decision = await _run(large, lambda: self._decide(asked, read, tenant, _Looked({}), held)) or decision
+                decision = await aside(large, lambda: self._decide(asked, read, tenant, _Looked({}), held)) or decision
         return decision
 
     async def _named(
@@ -802,7 +799,7 @@ class _Afterwards:
             self._conversations.remember(self._tenant, names, read, replies[0])
         if not self._recordable and not any(reply.ran for reply in replies):
             return []
-        settled = await _run(
+        settled = await aside(
             self._large,
             lambda: self._conversations.write_down(
                 read, self._recordable, replies, self._boundary, self._tables, self._asked, course
@@ -819,7 +816,7 @@ class _Afterwards:
             return self._read.transcript
         later = self._read.later
         assert later is not None
-        return await _run(len(self._asked.body) >= _LARGE, later.read)
+        return await aside(len(self._asked.body) >= LARGE, later.read)
 
 
 class Exchange:
@@ -969,10 +966,6 @@ def _cannot_ask(request: Request) -> Violation:
     if request.history is not None:
         return Violation.SERVER_SIDE_HISTORY
     return Violation.SEVERAL_CHOICES if request.choices > 1 else Violation.NO_CITE_TOOL
-
-
-async def _run(in_thread: bool, work: Callable[[], Result]) -> Result:
-    return await asyncio.to_thread(work) if in_thread else work()
 
 
 def _refusal(outcome: Outcome, member: str) -> Refusal:
