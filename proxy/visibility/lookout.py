@@ -8,12 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from aiohttp import web
-
-from proxy.gateway.admin import Admin
 from proxy.store import Stats
 from proxy.visibility.counting import Counted, Counting
-from proxy.visibility.inspector import routes
 from proxy.visibility.inspector.recorder import Inspector
 from proxy.visibility.later import Later
 from proxy.visibility.metrics import CONTENT_TYPE, Metrics
@@ -22,6 +18,9 @@ from proxy.visibility.totals import Tally
 from proxy.visibility.watching import Watchers
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
+    from proxy.gateway.admin import Admin
     from proxy.settings import Settings
     from proxy.visibility.traces import Traces
 
@@ -67,6 +66,8 @@ class Lookout:
 
     def register(self, admin: Admin) -> None:
         """Take the routes of what is shown."""
+        from proxy.visibility.inspector import routes
+
         admin.route("GET", "/metrics", self._show_metrics, public=True)
         routes.register(admin, self.inspector)
 
@@ -89,6 +90,8 @@ class Lookout:
             await self._traces.close()
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
+        from aiohttp import web
+
         self.look()
         return web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
