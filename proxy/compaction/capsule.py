@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -42,16 +41,14 @@ class Entry(msgspec.Struct, frozen=True):
     whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PictureAgain:
+class PictureAgain(msgspec.Struct, frozen=True):
     """A cited picture that is sent again: where it stood, and its label."""
 
     place: PicturePlace
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class Capsule:
+class Capsule(msgspec.Struct, frozen=True):
     """The capsule's text and pictures. `chunks` is how many chunks it holds, `entries` what they are, as written."""
 
     text: str

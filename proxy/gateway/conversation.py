@@ -13,8 +13,11 @@ import json
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, get_args
+
+import msgspec
+from msgspec import structs
 
 from proxy.compaction import append, rewrite
 from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouched
@@ -82,8 +85,7 @@ _REFUSED = frozenset({Reason.NO_RECORD, Reason.MISSING_CONTENT, Reason.STORE_SLO
 _APIS: dict[str, Api] = {"chat": chat, "responses": responses}
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """What the HTTP part knows of a request on a compacted path.
 
     `body` is decoded (after Content-Encoding). `credential` stands for the tenant; without one (None), nothing is
@@ -96,7 +98,7 @@ class Asked:
     compaction_off: bool = False
     api: str = "chat"
     conversation_id: str | None = None
-    stays: Stays = field(default_factory=Stays)
+    stays: Stays = msgspec.field(default_factory=Stays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,7 @@ class Refusal:
     headers: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(msgspec.Struct, frozen=True):
     """What reading a request gave: its transcript, and why it stays untouched if that is known already.
 
     `evidence` are the ordinals of its evidence returns that can be cited, `tables_of_returns` the tables of all its
@@ -122,7 +123,7 @@ class _Read:
     transcript: Transcript | None
     untouched: Reason | None
     evidence: frozenset[int] = frozenset()
-    tables_of_returns: Mapping[int, Table] = field(default_factory=dict)
+    tables_of_returns: Mapping[int, Table] = {}
     whole: bool = False
     recordable: bool = False
     tables: Tables = ()
@@ -131,16 +132,14 @@ class _Read:
     continues: Seen | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
+class _Decision(msgspec.Struct, frozen=True):
     outcome: Outcome
     boundary: Boundary
     refuse: bool = False
     done: Done | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
+class _Looked(msgspec.Struct, frozen=True):
     """The records under the openings of a transcript, from the newest one down to that after the reply `down_to`.
 
     `named` are those of the whole conversation, where its host names it and none stands at the newest opening.
@@ -228,18 +227,19 @@ class Conversations:
             return Exchange(asked, Untouched(read.untouched or Reason.NOT_JSON))
         if not read.transcript.users:
             tenant = None
-        decision = await self._decided(asked, read, tenant, large)
+        conversation = None
+        if tenant is not None:
+            conversation = Conversation.of(tenant, asked.conversation_id, read.transcript)
+        decision = await self._decided(asked, read, conversation, large)
         if tenant is not None and read.seen is not None:
-            self._seen.keep(tenant, asked.api, replace(read.seen, done=decision.done), continues)
+            self._seen.keep(tenant, asked.api, structs.replace(read.seen, done=decision.done), continues)
         member = read.transcript.request.api.MEMBER
         refusal = _refusal(decision.outcome, member) if decision.refuse else None
-        if tenant is None:
+        if tenant is None or conversation is None:
             return Exchange(asked, decision.outcome, refusal, None, read, decision.boundary)
         self._unsettled.put(keyed(tenant, read.transcript.shown), True)
-        after = _Afterwards(self, read, decision.boundary, tenant, asked, large)
-        if (conversation := _conversation(asked, read.transcript)) is not None:
-            evidence, from_reply = read.tables_of_returns, decision.boundary.reply + 1
-            self._keeping.see(conversation, read.transcript, evidence, from_reply)
+        after = _Afterwards(self, read, decision.boundary, conversation, asked, large)
+        self._keeping.see(conversation, read.transcript, read.tables_of_returns, decision.boundary.reply + 1)
         exchange = Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
         if refusal is None:
             exchange.body = self._offers.continuing(tenant, read.transcript.request, exchange.body)
@@ -341,13 +341,12 @@ class Conversations:
             noted=notes.as_of(noted, sent, len(shown.replies)),
         )
 
-    async def _decided(self, asked: Asked, read: _Read, tenant: bytes | None, large: bool) -> _Decision:
+    async def _decided(self, asked: Asked, read: _Read, whose: Conversation | None, large: bool) -> _Decision:
         """The decision on a request: by the record of the newest opening where that fits, as it nearly always does."""
         # Pictures may have to be decoded, which takes as long as their pixels are many.
         large = large or read.seen is None or read.seen.pictures
-        conversation = None
-        if tenant is not None and read.recordable and read.transcript is not None:
-            conversation = Conversation.of(tenant, asked.conversation_id, read.transcript)
+        conversation = whose if read.recordable else None
+        tenant = whose.tenant if whose is not None else None
         with asked.stays.room("store"):
             looked = await self._look_up(read, tenant, asked.question_id, 1 if asked.question_id is None else None)
             if conversation is not None and conversation.named:
@@ -355,7 +354,7 @@ class Conversations:
         decision = await _run(large, lambda: self._decide(asked, read, tenant, looked))
         if decision is None:
             with asked.stays.room("store"):
-                further = replace(await self._look_up(read, tenant, asked.question_id), named=looked.named)
+                further = structs.replace(await self._look_up(read, tenant, asked.question_id), named=looked.named)
             decision = await _run(large, lambda: self._decide(asked, read, tenant, further))
         assert decision is not None  # further than all nobody looks
         record = decision.boundary.record
@@ -383,11 +382,11 @@ class Conversations:
         try:
             payloads = await self._store.newest(conversation.digests[0], _MOST_OF_ONE)
         except StoreSlow:
-            return replace(looked, trouble=looked.trouble or Reason.STORE_SLOW)
+            return structs.replace(looked, trouble=looked.trouble or Reason.STORE_SLOW)
         except StoreError:
-            return replace(looked, trouble=looked.trouble or Reason.STORE_ERROR)
+            return structs.replace(looked, trouble=looked.trouble or Reason.STORE_ERROR)
         named = [record for payload in payloads if (record := self._decoded(payload)) is not None]
-        return replace(looked, named=named)
+        return structs.replace(looked, named=named)
 
     async def _held(self, conversation: Conversation, record: Record) -> Aside | Reason:
         """What a rewrite by this record takes from elsewhere than the wire, or why it cannot be had."""
@@ -558,7 +557,7 @@ class Conversations:
         if found.reply < looked.down_to:
             return None
         if isinstance(held, Reason):
-            found = replace(found, untouched=held.value)  # for all of the question: its prefix must not change
+            found = structs.replace(found, untouched=held.value)  # for all of the question: its prefix must not change
         same_question = {
             index
             for index, step in enumerate(asked_of.replies if asked.question_id is not None else ())
@@ -644,6 +643,7 @@ class Conversations:
         tables: Tables,
         asked: Asked,
         course: Course,
+        conversation: Conversation,
     ) -> list[Settled]:
         """The records of what a reply settled, one for each of its choices that settled anything.
 
@@ -652,10 +652,7 @@ class Conversations:
         """
         settled = []
         from_reply = found.reply + 1
-        conversation = _conversation(asked, read)
-        as_shown, rewritten = read, frozenset[int]()
-        if conversation is not None:
-            as_shown, rewritten = self._keeping.as_shown(conversation, read, from_reply)
+        as_shown, rewritten = self._keeping.as_shown(conversation, read, from_reply)
         verdict = course.verdict() if self._policy.mode != "off" else None
         for reply in replies:
             if not settling.settles(reply, self._habits):
@@ -685,11 +682,15 @@ class Conversations:
                 self._policy.settled(record)
         return settled
 
-    async def keep(self, tenant: bytes, asked: Asked, read: Transcript, settled: list[Settled]) -> list[StoredRecord]:
+    async def keep(
+        self, of: Conversation, asked: Asked, read: Transcript, settled: list[Settled]
+    ) -> list[StoredRecord]:
         """Findable in this process from now on, and soon on disk: what a record needs first, then the record."""
-        rows = []
+        rows, tenant = [], of.tenant
         for one in settled:
-            conversation = Conversation.of(tenant, asked.conversation_id, one.transcript)
+            conversation = of
+            if one.transcript is not read:
+                conversation = Conversation.of(tenant, asked.conversation_id, one.transcript)
             record, contents = await self._keeping.completed(one, conversation)
             self._keeping.keep(contents)
             key, payload = keyed(tenant, one.transcript.key), records.encode(record)
@@ -721,7 +722,7 @@ class _Afterwards:
         conversations: Conversations,
         read: _Read,
         found: Boundary,
-        tenant: bytes,
+        conversation: Conversation,
         asked: Asked,
         large: bool,
     ) -> None:
@@ -732,7 +733,7 @@ class _Afterwards:
         self._recordable = read.recordable
         self._boundary = found
         self._tables = read.tables
-        self._tenant = tenant
+        self._conversation = conversation
         self._asked = asked
         self._large = large
 
@@ -743,7 +744,7 @@ class _Afterwards:
             return []
         names = reader.continued_by()
         if names:
-            self._conversations.remember(self._tenant, names, self._transcript, replies[0])
+            self._conversations.remember(self._conversation.tenant, names, self._transcript, replies[0])
         if not self._recordable and not any(reply.ran for reply in replies):
             return []
         settled = await _run(
@@ -756,9 +757,10 @@ class _Afterwards:
                 self._tables,
                 self._asked,
                 course,
+                self._conversation,
             ),
         )
-        rows = await self._conversations.keep(self._tenant, self._asked, self._transcript, settled)
+        rows = await self._conversations.keep(self._conversation, self._asked, self._transcript, settled)
         if rows:
             await self._conversations.shared()
         return rows
@@ -807,7 +809,7 @@ class Exchange:
         """What goes up has one tool more than `body`."""
         self._went = offered
         if isinstance(self.outcome, Compacted):
-            self.outcome = replace(self.outcome, figures=replace(self.outcome.figures, after=len(offered)))
+            self.outcome = replace(self.outcome, figures=structs.replace(self.outcome.figures, after=len(offered)))
 
     @property
     def header(self) -> str:
@@ -893,13 +895,6 @@ class _Failures:
 def tenant_digest(credential: str) -> bytes:
     """32 bytes that stand for a tenant in this process; the store keys them with a secret of its own."""
     return hashlib.sha256(b"tenant:" + credential.encode("utf-8", "surrogatepass")).digest()
-
-
-def _conversation(asked: Asked, read: Transcript) -> Conversation | None:
-    """Whose conversation a request belongs to; None without a tenant."""
-    if asked.credential is None:
-        return None
-    return Conversation.of(tenant_digest(asked.credential), asked.conversation_id, read)
 
 
 def keyed(tenant: bytes, digest: bytes) -> bytes:

@@ -12,7 +12,8 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from proxy.compaction.replacing import Rewrite
 from proxy.evidence.tables import Table
@@ -34,8 +35,7 @@ _SAMPLE, _BEGINNING = 32, 256
 _MOST_ALIKE = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """The rewrite of a question's requests: the same for all of them, since it replaces nothing of the question.
 
     It holds as long as the question's `record` does, in transcripts that share so many messages.
@@ -46,8 +46,7 @@ class Done:
     rewrite: Rewrite
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """What was read of a request: its transcript, the tables of its evidence returns, by ordinal, and the tags of those
     that do not fit; whether it has pictures; and the rewrite that its question was given."""
 

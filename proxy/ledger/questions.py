@@ -7,6 +7,8 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
+
 from proxy.ledger.transcript import ReplyStep, Transcript
 from proxy.wire.messages import Message
 
@@ -42,8 +44,7 @@ def _continuing(prefixes: tuple[str, ...]) -> tuple[re.Pattern[str], list[str]]:
     return re.compile(rf"\s*(?:{'|'.join(ways)})" if ways else r"(?!)"), tags
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True):
     """A user message that stands where a question may begin: after a reply that ended one.
 
     `reply` is the index of that reply; `user` the message; `continues` says that it asks for a correction.
@@ -89,8 +90,7 @@ def question_ends(transcript: Transcript, habits: Habits, down_to: int = 0) -> I
     return (found.reply for found in openings(transcript, habits, down_to) if not found.continues)
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(msgspec.Struct, frozen=True):
     """The replies from one opening to the next: what looks like one question; `answered` if its end is shown."""
 
     first_reply: int

@@ -115,8 +115,7 @@ def cited_without_record(
     return later.cited_ordinals() & set(record.replaced)
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """How a question stands with a reply: what it declared, whether it retrieved evidence, and whether anything was
     cited in the conversation. `ways` are those by which its answer may be cited, the newest evidence's first."""
 

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import struct
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -54,8 +53,7 @@ def _may_be_dust(body: bytes, known: int) -> bool:
     return seen * 2 * _BYTES_PER_ELEMENT > _LOOKS * _LOOK_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class CutBody(Generic[Item]):
+class CutBody(msgspec.Struct, Generic[Item], frozen=True):
     """`items` is None where the member is a string (`text`) or not there; `beside` has the other wanted members,
     `before` those of them that stand before the array (None: nobody knows which)."""
 
