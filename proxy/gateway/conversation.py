@@ -401,6 +401,15 @@ class Conversations:
         """What this process gave earlier requests of a tenant, by their transcripts' digests."""
         return (lambda shown: self._given.get(keyed(tenant, shown))) if tenant is not None else (lambda _: None)
 
+    def _settled_in(self, tenant: bytes | None) -> Callable[[bytes], bool]:
+        """Whether this process settled the reply to an earlier request of a tenant, by its transcript's digest."""
+
+        def settled(shown: bytes) -> bool:
+            key = keyed(tenant, shown) if tenant is not None else b""
+            return self._given.get(key) is not None and self._unsettled.get(key) is None
+
+        return settled
+
     # Reading: pure, and long for large bodies.
 
     def _read(
@@ -545,7 +554,13 @@ class Conversations:
         known = looked.known
         with asked.stays.room("ledger"):
             found = boundary.find(
-                asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, read.tables
+                asked_of,
+                self._habits,
+                lambda key: known.get(key, []),
+                given,
+                asked.question_id,
+                read.tables,
+                self._settled_in(tenant),
             )
             if looked.named and given(asked_of.shown) is None:
                 found = (
