@@ -196,7 +196,7 @@ class Looking:
         lines = []
         for line in account.lines:
             told_of = accounts.line(line)
-            told_of["span"] = list(line.span) if line.span is not None else None
+            told_of["span"] = [line.span.start, line.span.end] if line.span is not None else None
             told_of["tool"] = _short(line.tool) if line.tool is not None else None
             told_of["shows"] = told_of["shows"][:_MOST_IDS]
             came = memoryview(told.came)[line.span.start : line.span.end] if line.span is not None else b""
