@@ -26,6 +26,7 @@ from proxy.wire.messages import (
     NotJson,
     Request,
     Role,
+    Span,
     Splice,
     Text,
 )
@@ -110,9 +111,9 @@ def glance(body: bytes) -> Request | None:
     return Request(cast(Api, sys.modules[__name__]), body, (), stored=stored, model=model)
 
 
-def _string(body: bytes, span: tuple[int, int]) -> str:
+def _string(body: bytes, span: Span) -> str:
     try:
-        return cast(str, json.loads(body[span[0] : span[1]]))
+        return cast(str, json.loads(body[span.start : span.end]))
     except ValueError as error:
         raise NotJson("expected JSON in UTF-8") from error
 
