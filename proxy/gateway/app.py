@@ -297,17 +297,12 @@ class _Comments:
         """The next piece. Raises what `Reply.chunk` and `Outgoing` raise."""
         if not self._seconds:
             return await self._reply.chunk()
-        while True:
-            try:
-                async with asyncio.timeout(self._seconds):
-                    chunk = await self._reply.chunk()
-            except TimeoutError:
-                if self._tail.endswith(_EVENT_ENDS):
-                    await self._out.write(_COMMENT)
-                    await self._out.drain()
-            else:
-                self._tail = (self._tail + chunk[-4:])[-4:]
-                return chunk
+        while (chunk := await self._reply.chunk_within(self._seconds)) is None:
+            if self._tail.endswith(_EVENT_ENDS):
+                await self._out.write(_COMMENT)
+                await self._out.drain()
+        self._tail = (self._tail + chunk[-4:])[-4:]
+        return chunk
 
 
 class _Relay:
