@@ -860,12 +860,19 @@ class Exchange:
         except Exception:
             log.exception("a question could not be settled; its evidence stays in later requests")
 
-    async def ended(self, complete: bool) -> None:
-        """The reply's body ended, or broke off: then what had not finished settles nothing."""
+    def close(self, complete: bool) -> bool:
+        """The reply's body ended, or broke off: then what had not finished settles nothing. Returns whether it settles
+        something, which `settle` then writes down."""
         self._reader.close(complete)
         if complete and self.finished():
-            await self.settle()
+            return True
         self._after = None
+        return False
+
+    async def ended(self, complete: bool) -> None:
+        """`close`, and `settle` where there is something to settle."""
+        if self.close(complete):
+            await self.settle()
 
 
 class _Failures:

@@ -16,7 +16,7 @@ from typing import Any
 import aiohappyeyeballs
 import httptools
 
-from proxy.gateway.headers import Headers
+from proxy.gateway.headers import Headers, Named, by_name
 from proxy.gateway.limits import Alarm
 
 _KEEP_ALIVE_SECONDS = 15.0
@@ -81,6 +81,7 @@ class ProviderConnection(asyncio.Protocol):
         self.status = 0
         self.reason = b""
         self.headers: Headers = ()
+        self.named: Named = {}
         self.length: int | None = None
 
     async def head(self) -> None:
@@ -276,21 +277,16 @@ class ProviderConnection(asyncio.Protocol):
             return
         if b"\r" in self.reason or b"\0" in self.reason:
             raise NotHttp
-        length: bytes | None = None
-        coding = b""
-        for name, value in self._lines:
-            lowered = name.lower()
-            if lowered == b"content-length":
-                length = value
-            elif lowered == b"transfer-encoding":
-                coding = value
-        self._chunked = coding.lower().endswith(b"chunked")
-        self.length = int(length) if length is not None and length.isdigit() and not coding else None
+        self.named = by_name(self._lines)
+        coding = self.named.get(b"transfer-encoding")
+        self._chunked = coding is not None and coding[-1].lower().endswith(b"chunked")
+        length = self.named.get(b"content-length")
+        self.length = int(length[0]) if length is not None and length[0].isdigit() and coding is None else None
         self.headers = tuple(self._lines)
         self.status = status
         if self._bodiless:
             self._ended = True
-            options = b",".join(value for name, value in self._lines if name.lower() == b"connection").lower()
+            options = b",".join(self.named.get(b"connection", ())).lower()
             self._keeps = self._parser.get_http_version() == "1.1" and b"close" not in options
         elif status not in (204, 304):
             self._until_end = not self._chunked and self.length is None

@@ -88,12 +88,14 @@ def origin_form(asked: bytes) -> bytes | None:
 class Reply:
     """One reply of the provider: head at once, body as it comes."""
 
-    __slots__ = ("_connection", "_idle_seconds", "_over", "_upload", "headers", "length", "reason", "status")
+    __slots__ = ("_connection", "_idle_seconds", "_over", "_upload", "headers", "length", "named", "reason", "status")
 
     def __init__(self, connection: ProviderConnection, upload: asyncio.Task[None] | None, idle_seconds: float) -> None:
         self.status = connection.status
         self.reason = connection.reason
         self.headers: Headers = connection.headers
+        self.named = connection.named
+        """The same by name."""
         self.length = connection.length
         self._connection = connection
         self._upload = upload
