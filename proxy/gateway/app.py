@@ -712,6 +712,8 @@ class Gateway:
         length = _content_length(facts.named)
         chunked = b"transfer-encoding" in facts.named
         body = facts.request.body
+        if body.fault is not None:
+            raise body.fault
         if chunked or length:
             self._continue(facts)
         if length and body.complete and not chunked:

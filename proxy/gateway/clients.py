@@ -22,6 +22,8 @@ from proxy.visibility import logs
 _READ_AHEAD = 1 << 18
 _REQUESTS_AHEAD = 8
 _HEADER_LINES = 512
+# Two lines of these are two readings of one request.
+_ONCE = (b"host", b"content-length", b"transfer-encoding", b"content-type", b"content-range", b"content-location")
 _PAST_THE_PARSER = 1 << 16  # of a body that is so much longer the parser sees only the beginning
 _LINGER_SECONDS = 10.0  # for the rest of a body that was answered before its end; a reset might outrun the answer
 
@@ -33,13 +35,14 @@ class Malformed(Exception):
 class Body:
     """The body of a request as it comes. What nobody reads holds the client back."""
 
-    __slots__ = ("_connection", "_discards", "_fault", "_pieces", "_waiter", "complete", "held")
+    __slots__ = ("_connection", "_discards", "_pieces", "_waiter", "complete", "fault", "held")
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._pieces: list[bytes] = []
         self._waiter: asyncio.Future[None] | None = None
-        self._fault: BaseException | None = None
+        self.fault: BaseException | None = None
+        """Why the rest will never come: `Malformed`, or `ConnectionError`."""
         self._discards = False
         self.complete = False
         """Whether all of it has come: then `read_nowait` gives the rest."""
@@ -53,8 +56,8 @@ class Body:
     def read_nowait(self) -> bytes:
         """What has come and was not read; b"" if there is nothing now. Raises `Malformed`, and `ConnectionError` if the
         client has gone."""
-        if self._fault is not None:
-            raise self._fault
+        if self.fault is not None:
+            raise self.fault
         pieces = self._pieces
         if not pieces:
             return b""
@@ -66,7 +69,7 @@ class Body:
 
     async def readany(self) -> bytes:
         """The same, once something is there; b"" only at the end."""
-        while not self._pieces and not self.complete and self._fault is None:
+        while not self._pieces and not self.complete and self.fault is None:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -87,8 +90,8 @@ class Body:
         self._wake()
 
     def fail(self, fault: BaseException) -> None:
-        if not self.complete and self._fault is None:
-            self._fault = fault
+        if not self.complete and self.fault is None:
+            self.fault = fault
             self._wake()
 
     def discard(self) -> bool:
@@ -96,7 +99,7 @@ class Body:
         self._discards = True
         self._pieces.clear()
         self.held = 0
-        return not self.complete and self._fault is None
+        return not self.complete and self.fault is None
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -330,11 +333,15 @@ class ClientConnection(asyncio.Protocol):
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise Malformed
-        lines = tuple(self._lines)
-        request = Request(
-            self, parser.get_method().decode("ascii"), self._target, version == "1.1", lines, parser.should_keep_alive()
-        )
-        length = request.named.get(b"content-length")
+        minor = 1 if version == "1.1" else 0
+        method = parser.get_method().decode("ascii")
+        request = Request(self, method, self._target, minor, tuple(self._lines), parser.should_keep_alive())
+        named = request.named
+        if b"host" not in named if minor else b"transfer-encoding" in named:
+            raise Malformed  # RFC 9112, 3.2 and 6.1
+        if len(named) < len(self._lines) and any(len(named.get(name, ())) > 1 for name in _ONCE):
+            raise Malformed
+        length = named.get(b"content-length")
         self._left = int(length[0]) if length is not None else 0
         self._coming = request
         self._arrived(request)
