@@ -897,8 +897,7 @@ async def _pieces(facts: _Facts) -> AsyncIterator[bytes]:
         if not piece and not body.complete:
             since = loop.time()
             try:
-                async with asyncio.timeout(facts.upload.left()):
-                    piece = await body.readany()
+                piece = await body.readany(facts.upload.left())
             except TimeoutError:
                 raise _SlowUpload from None
             facts.upload.waited(loop.time() - since)

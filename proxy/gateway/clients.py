@@ -35,7 +35,7 @@ class Malformed(Exception):
 class Body:
     """The body of a request as it comes. What nobody reads holds the client back."""
 
-    __slots__ = ("_connection", "_discards", "_pieces", "_waiter", "complete", "fault", "held")
+    __slots__ = ("_connection", "_discards", "_late", "_pieces", "_waiter", "complete", "fault", "held")
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
@@ -44,6 +44,7 @@ class Body:
         self.fault: BaseException | None = None
         """Why the rest will never come: `Malformed`, or `ConnectionError`."""
         self._discards = False
+        self._late = False
         self.complete = False
         """Whether all of it has come: then `read_nowait` gives the rest."""
         self.held = 0
@@ -67,14 +68,19 @@ class Body:
         self._connection.go_on()
         return read
 
-    async def readany(self) -> bytes:
-        """The same, once something is there; b"" only at the end."""
+    async def readany(self, seconds: float | None = None) -> bytes:
+        """The same, once something is there; b"" only at the end. `TimeoutError` if nothing comes for so long."""
         while not self._pieces and not self.complete and self.fault is None:
             self._waiter = asyncio.get_running_loop().create_future()
+            self._connection.allow(self, seconds)
             try:
                 await self._waiter
             finally:
                 self._waiter = None
+                self._connection.allow(self, None)
+            if self._late:
+                self._late = False
+                raise TimeoutError
         return self.read_nowait()
 
     # The connection's side.
@@ -93,6 +99,11 @@ class Body:
         if not self.complete and self.fault is None:
             self.fault = fault
             self._wake()
+
+    def late(self) -> None:
+        """Whoever waits has waited for too long."""
+        self._late = self._waiter is not None
+        self._wake()
 
     def discard(self) -> bool:
         """Nobody will read the rest. False if none comes."""
@@ -190,7 +201,7 @@ class ClientConnection(asyncio.Protocol):
         self._clients = clients
         self._settings = clients.settings
         self._loop = asyncio.get_running_loop()
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._alarm = Alarm(self._loop, self._late)
         # What comes in: the request whose head or body is being read.
         self._in_head = False
@@ -234,6 +245,15 @@ class ClientConnection(asyncio.Protocol):
             self._reading_paused = False
             self.transport.resume_reading()
 
+    def allow(self, body: Body, seconds: float | None) -> None:
+        """The body of the request that is being answered may keep its reader waiting for so long; None: for ever."""
+        if self._current is None or self._current.body is not body:
+            return  # it was answered meanwhile, and something else may be waited for
+        if seconds is None:
+            self._alarm.off()
+        else:
+            self._alarm.set(max(seconds, 0.001))
+
     def close(self) -> None:
         """Close it once what was written is sent; a client that does not take it is given up in the end."""
         self._deaf = True
@@ -258,7 +278,7 @@ class ClientConnection(asyncio.Protocol):
             self._raw.feed(data)
             self._hold_back()
             return
-        if self._deaf:
+        if self._deaf or self._parser is None:
             return
         if self._past_the_parser and not (data := self._rest_of_body(data)):
             return
@@ -292,6 +312,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._clients.connections.discard(self)
         self._deaf = True
+        self._parser = None  # which knows this connection: nothing is left for the garbage collector
         self._alarm.end()
         self._queue.clear()
         if self.task is not None:
@@ -330,6 +351,7 @@ class ClientConnection(asyncio.Protocol):
         self._in_head = False
         self._overhead = 0
         parser = self._parser
+        assert parser is not None
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise Malformed
@@ -353,7 +375,7 @@ class ClientConnection(asyncio.Protocol):
         self._coming.body.feed(data)
 
     def on_message_complete(self) -> None:
-        if self._parser.should_upgrade():
+        if self._parser is not None and self._parser.should_upgrade():
             return  # the parser takes what follows for another protocol; `_upgraded` knows better
         self._body_ended()
 
@@ -444,7 +466,9 @@ class ClientConnection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def _late(self) -> None:
-        if self._in_head and not self._lingers:
+        if self._current is not None:
+            self._current.body.late()
+        elif self._in_head and not self._lingers:
             self._refuse(errors.too_slow())
         else:
             self.close()

@@ -146,8 +146,9 @@ class Alarm:
         self._until = None
 
     def end(self) -> None:
-        """No more waits."""
+        """No more waits, ever. Whoever would have been called is let go."""
         self._until = None
+        self._rings = _nobody
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -163,3 +164,6 @@ class Alarm:
         else:
             self._until = None
             self._rings()
+
+
+def _nobody() -> None: ...

@@ -214,6 +214,7 @@ class ProviderConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._lost = True
+        self._parser = None  # which knows this connection: nothing is left for the garbage collector
         self._alarm.end()
         self._pulse.end()
         self._pool.connections.discard(self)
