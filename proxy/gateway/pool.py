@@ -141,7 +141,10 @@ class ProviderConnection(asyncio.Protocol):
 
     def give_back(self) -> None:
         """The exchange is over: keep the connection for the next one, if it can serve one."""
-        if self._ended and self._keeps and not self._lost and not self.transport.is_closing():
+        transport = self.transport
+        # A provider that replied before it took the whole request may never take the rest.
+        taken = not transport.get_write_buffer_size()
+        if self._ended and self._keeps and taken and not self._lost and not transport.is_closing():
             self._alarm.off()
             self._asked = False
             self._pool.keep(self)
