@@ -22,7 +22,7 @@ import orjson
 
 from benchmarks import sizes
 from benchmarks.load import bodies
-from proxy.gateway.conversation import Asked, Conversations
+from proxy.gateway.conversation import Asked, Conversations, Exchange
 from proxy.heap import keep_large_buffers
 from proxy.settings import Settings
 from proxy.store import open_store
@@ -67,10 +67,12 @@ class Played:
         for earlier in before:
             await conversations.ask(Asked(earlier, TENANT))
         times = []
+        exchange: Exchange | None
         for _ in range(RUNS if again else 1):
             for earlier in before[len(before) - again :]:
                 await conversations.ask(Asked(earlier, TENANT))
             asked = Asked(body, TENANT)
+            exchange = None  # an exchange is over, and let go, before the next request of its conversation
             start = time.process_time_ns()
             exchange = await conversations.ask(asked)
             middle = time.process_time_ns()

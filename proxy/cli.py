@@ -1,7 +1,7 @@
 """The command line: what a person or an init system starts, and what it says when it cannot.
 
 Nothing heavy is imported before a command needs it: `--help` and `--version` answer at once, and the server listens
-within a second of being started.
+within half a second of being started. What only the admin port needs is imported after that.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
+import importlib
 import os
 import signal
 import socket
@@ -51,6 +53,8 @@ app.add_typer(store_commands)
 def main() -> None:
     """Run the command line; exits the process."""
     os.umask(_OWNER_ONLY)  # what is written here, of anybody's conversations, nobody else on the machine may read
+    # Else pydantic asks every package that is installed beside it for plugins, at each start.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     app()
 
 
@@ -84,6 +88,7 @@ def serve(
     ] = False,
 ) -> None:
     """Run the proxy until SIGTERM or SIGINT. SIGHUP: read keys and evidence tables again."""
+    gc.disable()  # until it listens: what imports make stays, and to look through it again and again takes a tenth
     from proxy.gateway.access import client_keys
     from proxy.settings import SettingsError, admin_token, load, traces_are_possible
 
@@ -195,11 +200,9 @@ async def _serve(
     import ssl
 
     from proxy.gateway.access import client_keys
-    from proxy.gateway.admin import Admin
     from proxy.gateway.app import Gateway
     from proxy.gateway.conversation import Conversations
     from proxy.gateway.keeping import Keeping
-    from proxy.gateway.records_api import RecordsApi
     from proxy.gateway.renewing import Renewing
     from proxy.gateway.returns import Returns
     from proxy.ledger.aside import names_in
@@ -215,6 +218,7 @@ async def _serve(
 
     def stop(number: signal.Signals) -> None:
         if stopped.is_set():
+            logs.flush()
             signal.signal(number, signal.SIG_DFL)  # asked twice: go at once
             signal.raise_signal(number)
         stopped.set()
@@ -237,9 +241,7 @@ async def _serve(
     renewing = Renewing(gateway, conversations, store.contents, settings, keys, read)
     with contextlib.suppress(NotImplementedError, AttributeError):
         loop.add_signal_handler(signal.SIGHUP, renewing.renew)
-    admin = Admin(_own_admin_port(settings.server, place.worker), token)
-    lookout.register(admin)
-    RecordsApi(store.records, settings.tenant, client_keys(settings), guarded=token is not None).register(admin)
+    admin: Admin | None = None
     worker = {} if place.worker is None else {"worker": place.worker}
     warming: list[asyncio.Task[None]] = []
     try:
@@ -249,6 +251,16 @@ async def _serve(
     except OSError as failed:
         return f"upstream.ca_file cannot be read ({failed.strerror or type(failed).__name__})"
     try:
+        # Requests are served from here on, and nobody waits for the admin port.
+        gc.freeze()
+        gc.enable()
+        await asyncio.to_thread(importlib.import_module, "proxy.gateway.admin")
+        from proxy.gateway.admin import Admin
+        from proxy.gateway.records_api import RecordsApi
+
+        admin = Admin(_own_admin_port(settings.server, place.worker), token)
+        lookout.register(admin)
+        RecordsApi(store.records, settings.tenant, client_keys(settings), guarded=token is not None).register(admin)
         refused = await _start_admin(admin, settings.server, worker)
         if refused is not None:
             return refused
@@ -265,9 +277,11 @@ async def _serve(
         for task in warming:
             task.cancel()
         await gateway.close()
-        await admin.close()
+        if admin is not None:
+            await admin.close()
         await lookout.close()
         await store.close()
+        logs.flush()
     return None
 
 

@@ -33,7 +33,6 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from proxy.evidence import tables
 from proxy.ledger.questions import CONTINUATION_PREFIXES
@@ -63,7 +62,7 @@ class Section(BaseModel):
     there where the default is no value but follows from something else.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class ServerSettings(Section):
@@ -610,20 +609,20 @@ class EvidenceTable(Section):
         return self
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings. `Settings()` is the defaults and reads nothing; `load` reads file, environment and flags."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
-    server: ServerSettings = ServerSettings()
-    upstream: UpstreamSettings = UpstreamSettings()
-    compaction: CompactionSettings = CompactionSettings()
-    policy: PolicySettings = PolicySettings()
-    store: StoreSettings = StoreSettings()
-    tenant: TenantSettings = TenantSettings()
-    tags: TagsSettings = TagsSettings()
-    inspector: InspectorSettings = InspectorSettings()
-    traces: TracesSettings = TracesSettings()
+    server: ServerSettings = Field(default_factory=ServerSettings)
+    upstream: UpstreamSettings = Field(default_factory=UpstreamSettings)
+    compaction: CompactionSettings = Field(default_factory=CompactionSettings)
+    policy: PolicySettings = Field(default_factory=PolicySettings)
+    store: StoreSettings = Field(default_factory=StoreSettings)
+    tenant: TenantSettings = Field(default_factory=TenantSettings)
+    tags: TagsSettings = Field(default_factory=TagsSettings)
+    inspector: InspectorSettings = Field(default_factory=InspectorSettings)
+    traces: TracesSettings = Field(default_factory=TracesSettings)
     prices: list[PriceRow] = Field(default_factory=list)
     evidence: list[EvidenceTable] = Field(default_factory=list)
 
@@ -647,17 +646,6 @@ class Settings(BaseSettings):
                     )
                 owner[tool] = table.name
         return tables
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)
 
 
 Key = tuple[str | int, ...]
@@ -711,29 +699,13 @@ def load(
     environ = os.environ if environ is None else environ
     sources = [_from_flags(flags or {}), _from_environment(environ), _from_file(file)]
 
-    class _Given(PydanticBaseSettingsSource):
-        def __init__(self, values: dict[str, Any]) -> None:
-            super().__init__(Settings)
-            self._values = values
-
-        def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-            return self._values.get(field_name), field_name, False
-
-        def __call__(self) -> dict[str, Any]:
-            return self._values
-
-    class _Loaded(Settings):
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], *args: Any, **kwargs: Any
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return tuple(_Given(source.values) for source in sources)
-
+    given: dict[str, Any] = {}
+    for source in sources:
+        given = _under(given, source.values)
     try:
-        loaded = _Loaded()
+        settings = Settings.model_validate(given)
     except ValidationError as refused:
         raise SettingsError("\n".join(_explain(error, sources) for error in _faults(refused))) from None
-    settings = Settings.model_construct(**{name: getattr(loaded, name) for name in Settings.model_fields})
     try:
         upstream_key(settings, environ)
     except SettingsError as empty:
@@ -741,6 +713,15 @@ def load(
         place = next((place for source in sources if (place := source.where(key)) is not None), "settings")
         raise SettingsError(f"{place}: {empty}") from None
     return settings
+
+
+def _under(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Both, tables within tables; where both give a value, that of `first`."""
+    both = {**second, **first}
+    for key in first.keys() & second.keys():
+        if isinstance(first[key], dict) and isinstance(second[key], dict):
+            both[key] = _under(first[key], second[key])
+    return both
 
 
 def upstream_key(settings: Settings, environ: Mapping[str, str] | None = None) -> str | None:

@@ -161,6 +161,17 @@ def test_of_conversations_that_begin_alike_the_one_that_a_body_continues_is_foun
     assert found in (one, two) and known_bytes == 0, "one that begins alike is offered, and nothing of it is promised"
 
 
+def test_conversations_that_differ_in_their_first_question_only_are_all_remembered() -> None:
+    kept = SeenRequests()
+    turns = [[user(f"Question {number}: " + LONG), says("A."), user(LONG)] for number in range(50)]
+    each = [seen(body(*messages)) for messages in turns]
+    for one in each:
+        kept.keep(b"t", "chat", one, None)
+    for one, messages in zip(each, turns, strict=True):
+        found, known_bytes = kept.before(b"t", "chat", body(*messages, says("B.")))
+        assert found is one and known_bytes > 2 * len(LONG)
+
+
 def test_what_is_remembered_is_bounded_and_one_conversation_takes_one_place() -> None:
     kept = SeenRequests(most_bytes=30_000, most_bytes_of_one=20_000)
     last: Seen | None = None

@@ -239,3 +239,29 @@ def test_digests_that_were_cut_short_are_ids_alike(ids: list[str]) -> None:
 def test_a_word_in_brackets_is_no_digest_of_another_length() -> None:
     (chunk,) = auto.read("[91b7584a2265b1f5] One.\n[decade] Of it.\n[20240102] And then.", FieldNames())
     assert chunk.content == "One.\n[decade] Of it.\n[20240102] And then."
+
+
+SCALAR = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 2), st.sampled_from(["", "c1", "c2", "[c1] text", "a\n[c2] b"])
+)
+ELEMENT = st.recursive(
+    st.one_of(
+        SCALAR,
+        st.dictionaries(
+            st.sampled_from(["id", "id_", "chunk_id", "content", "text", "title", "uri", "metadata", "other"]), SCALAR
+        ),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["id", "content", "metadata", "items", "results"]), inner, max_size=4),
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.lists(ELEMENT, max_size=5), st.sampled_from(["c1", "c2", "1", "-1"]))
+def test_one_chunk_read_alone_is_that_which_reading_all_of_it_gives(value: list[Any], chunk_id: str) -> None:
+    for text in (json.dumps(value), repr(value), json.dumps({"results": value})):
+        assert auto.find(text, FIELDS, 0, chunk_id) == [
+            chunk for chunk in auto.read(text, FIELDS) if chunk.id == chunk_id
+        ]

@@ -160,6 +160,21 @@ def test_texts_and_tables_of_numbers_are_not_taken_for_such_dust() -> None:
         refuse_dust(LONGS["numbers"])
 
 
+@pytest.mark.parametrize("at", [0.0, 0.37, 0.74])
+def test_such_dust_is_found_wherever_it_stands_in_a_large_body(at: float) -> None:
+    words = b"w" * 12_000_000
+    cut = round(len(words) * at)
+    for _ in range(20):  # where is looked is left to chance
+        with pytest.raises(NotJson):
+            refuse_dust(words[:cut] + b"1," * 3_000_000 + words[cut:])
+
+
+def test_what_was_looked_at_before_is_not_looked_at_again() -> None:
+    refuse_dust(LONGS["numbers"] + b"w" * 300_000, known=len(LONGS["numbers"]))
+    with pytest.raises(NotJson):
+        refuse_dust(b"w" * 1_000_000 + LONGS["numbers"], known=1_000_000)
+
+
 # Work grows with the bytes, and not with their square.
 
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -17,10 +18,13 @@ import pytest
 from yarl import URL
 
 from proxy.gateway.admin import Admin
+from proxy.gateway.watched import Passed
 from proxy.settings import Settings
-from proxy.visibility.inspector import routes
+from proxy.visibility import leisure
+from proxy.visibility.inspector import recorder, routes
 from proxy.visibility.inspector.kept import Blobs, Rows
 from proxy.visibility.inspector.recorder import Inspector
+from proxy.visibility.leisure import Leisure
 from proxy.visibility.totals import Tally
 from proxy.visibility.watching import Watchers
 from tests.conftest import StartHere
@@ -273,6 +277,80 @@ async def test_what_is_kept_stays_within_its_bounds_whatever_comes(watch: Watch)
     assert [row["serial"] for row in rows] == list(range(25, 15, -1))
     assert (await watching.see("/inspector/requests/3")).status == 404
     assert (await watching.told("requests/25"))["messages"] is not None
+
+
+class Never(Leisure):
+    """There is no time until somebody wants to see."""
+
+    def quiet_since(self) -> float:
+        return float("inf")
+
+
+def heard(inspector: Inspector, passed: list[Passed]) -> None:
+    for one in passed:
+        inspector.arrived(one.arrived)
+        inspector.passed(one)
+
+
+async def test_what_there_is_no_time_to_look_at_is_listed_without_its_messages_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recorder, "_MOST_WAITING", 3)
+    monkeypatch.setattr(leisure, "LONGEST", 3600.0)
+    inspector = Inspector(Settings(), Tally(), Never())
+    passed = list(passing(await told(), 5))
+    heard(inspector, passed)
+
+    rows = inspector.newest(9)
+    assert [row["serial"] for row in rows] == [5, 4, 3, 2, 1]
+    assert [row.get("left_out", False) for row in rows] == [True, True, False, False, False]
+    assert inspector.state()["left_out"] == inspector.left_out == 2
+    conversed = [one.conversed for one in reversed(passed)]
+    assert [(row["before"], row["after"]) for row in rows] == [
+        (len(one.came), len(one.went)) for one in conversed if one
+    ]
+    assert all(row["usage"] == {"input": 1000, "cached": 400, "output": 20} for row in rows)
+
+    await inspector.caught_up()
+    looked = [inspector.request(serial) for serial in range(1, 6)]
+    assert [one is not None and one["messages"] is not None for one in looked] == [True, True, True, False, False]
+    assert [row["conversation"] is not None for row in inspector.newest(9)] == [False, False, True, True, True]
+    heard(inspector, list(passing(await told(), 2)))
+    await inspector.caught_up()
+    assert inspector.left_out == 2
+    assert (inspector.newest(1)[0]["serial"], inspector.newest(1)[0]["conversation"] is not None) == (7, True)
+    await inspector.close()
+
+
+async def test_what_is_no_longer_kept_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leisure, "LONGEST", 3600.0)
+    inspector = Inspector(Settings(inspector={"requests": 10}), Tally(), Never())  # type: ignore[arg-type]
+    heard(inspector, list(passing(await told(), 25)))
+    assert inspector.left_out == 15
+    await inspector.caught_up()
+    await inspector.idle()
+    assert [row["serial"] for row in inspector.newest(99)] == list(range(25, 15, -1))
+    assert all(row["detail"] for row in inspector.newest(99))
+    assert inspector.state()["conversations"] == len({row["conversation"] for row in inspector.newest(99)})
+    await inspector.close()
+
+
+async def test_somebody_who_looks_waits_for_what_is_looked_at_though_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recorder, "_CATCHES_UP", 0.01)
+    inspector = Inspector(Settings(), Tally())
+    go = threading.Event()
+    real = inspector._looking.look
+    monkeypatch.setattr(inspector._looking, "look", lambda passed: (go.wait(30), real(passed))[1])
+    heard(inspector, list(passing(await told(), 2)))
+    await inspector.caught_up()
+    assert [row["conversation"] for row in inspector.newest(2)] == [None, None]
+    go.set()
+    monkeypatch.setattr(recorder, "_CATCHES_UP", 30)
+    await inspector.caught_up()
+    assert None not in [row["conversation"] for row in inspector.newest(2)]
+    await inspector.close()
 
 
 def test_blobs_forget_what_was_used_longest_ago_and_take_nothing_that_is_too_large() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import random
+import struct
 import zlib
 from itertools import pairwise
 from typing import Any
@@ -13,7 +15,13 @@ import pytest
 from PIL import Image
 
 from proxy.evidence.haiku import PICTURE_TAG
-from proxy.evidence.pictures import decodes, picture_bytes, picture_digest, read_attachment
+from proxy.evidence.pictures import (
+    _is_sound_png,
+    decodes,
+    picture_bytes,
+    picture_digest,
+    read_attachment,
+)
 from proxy.wire import chat
 from tests.talk import AUTO, HAIKU, asked_next, body, cited, grows_gently, rewritten, says, searched, settled, user
 
@@ -76,6 +84,80 @@ def test_promise_6_what_does_not_decode_is_not_sent_again(raw: bytes) -> None:
 
 def test_a_picture_decodes() -> None:
     assert decodes(url(png()))
+
+
+def saved(mode: str, dice: random.Random, **options: Any) -> bytes:
+    out = io.BytesIO()
+    shape = (dice.randint(1, 40), dice.randint(1, 40))
+    Image.effect_noise(shape, 90).convert(mode).save(out, "PNG", **options)
+    return out.getvalue()
+
+
+MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+
+
+def chunks(raw: bytes) -> list[tuple[bytes, bytes]]:
+    found, at = [], 8
+    while at < len(raw):
+        size, kind = struct.unpack_from(">I4s", raw, at)
+        found.append((kind, raw[at + 8 : at + 8 + size]))
+        at += 12 + size
+    return found
+
+
+def joined(parts: list[tuple[bytes, bytes]]) -> bytes:
+    framed = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
+
+
+def damaged(raw: bytes, dice: random.Random) -> bytes:
+    """The same with something wrong or odd: bytes, chunks, or pixels whose checksums fit all the same."""
+    parts = chunks(raw)
+    which = dice.randrange(len(parts))
+    kind, data = parts[which]
+    match dice.randrange(7):
+        case 0:
+            at = dice.randrange(len(raw))
+            return raw[:at] + bytes([raw[at] ^ (1 << dice.randrange(8))]) + raw[at + 1 :]
+        case 1:
+            return raw[: dice.randrange(len(raw))] + dice.choice((b"", raw[-12:]))
+        case 2 if data:
+            at = dice.randrange(len(data))
+            parts[which] = (kind, data[:at] + dice.randbytes(1) + data[at + 1 :])
+        case 3:
+            parts.insert(dice.randrange(len(parts) + 1), dice.choice(parts))
+        case 4:
+            del parts[which]
+        case 5:
+            pixels = zlib.decompress(b"".join(data for kind, data in parts if kind == b"IDAT"))
+            changed = bytearray(pixels + dice.randbytes(dice.randrange(2)))
+            changed[dice.randrange(len(changed))] = dice.randrange(256)
+            at = next(at for at, (kind, _) in enumerate(parts) if kind == b"IDAT")
+            parts[at] = (b"IDAT", zlib.compress(bytes(changed)))
+        case _:
+            parts.insert(dice.randrange(len(parts)), (dice.choice((b"tEXt", b"pHYs", b"PLTE", b"tRNS")), data[:9]))
+    return joined(parts)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_plain_png_that_is_whole_is_known_without_making_an_image(mode: str) -> None:
+    dice = random.Random(mode)
+    assert all(_is_sound_png(saved(mode, dice, compress_level=level)) for level in (0, 1, 9))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_known_for_a_whole_png_is_one_that_pillow_reads(mode: str) -> None:
+    dice = random.Random(mode)
+    taken = 0
+    for _ in range(100):
+        raw = damaged(saved(mode, dice), dice)
+        if _is_sound_png(raw):
+            taken += 1
+            with Image.open(io.BytesIO(raw), formats=("PNG",)) as image:
+                image.load()
+    assert taken  # some changes do no harm
 
 
 def test_no_program_is_started_for_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:

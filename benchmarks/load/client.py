@@ -37,8 +37,9 @@ class Told:
 class _Connection(asyncio.Protocol):
     """One connection that sends one request after another."""
 
-    def __init__(self, requests: Iterator[Request], told: Told, over: asyncio.Future[None]) -> None:
+    def __init__(self, requests: Iterator[Request], told: Told, over: asyncio.Future[None], holds: bytes) -> None:
         self._requests = requests
+        self._holds = holds
         self._told = told
         self._over = over
         self._buffer = bytearray()
@@ -88,7 +89,7 @@ class _Connection(asyncio.Protocol):
 
     def _done(self) -> None:
         self._told.each.append(time.perf_counter() - self._since)
-        if not self._head.startswith(b"HTTP/1.1 200"):
+        if not self._head.startswith(b"HTTP/1.1 200") or self._holds not in self._buffer:
             self._told.wrong.append(self._head.decode("latin-1")[:300] + self._buffer.decode("latin-1")[:300])
         at = self._head.lower().find(b"evidence-proxy:")
         if at >= 0:
@@ -102,15 +103,17 @@ class _Connection(asyncio.Protocol):
             self._over.set_result(None)
 
 
-async def run(url: str, requests: Iterator[Request], connections: int) -> Told:
-    """Send all requests over so many connections, each as soon as one is free."""
+async def run(url: str, requests: Iterator[Request], connections: int, holds: bytes = b"") -> Told:
+    """Send all requests over so many connections, each as soon as one is free. A reply without `holds` is wrong."""
     loop = asyncio.get_running_loop()
     told = Told()
     parts = urlsplit(url)
     overs = [loop.create_future() for _ in range(connections)]
     began = time.perf_counter()
     for over in overs:
-        await loop.create_connection(lambda over=over: _Connection(requests, told, over), parts.hostname, parts.port)
+        await loop.create_connection(
+            lambda over=over: _Connection(requests, told, over, holds), parts.hostname, parts.port
+        )
     await asyncio.gather(*overs)
     told.seconds = time.perf_counter() - began
     return told

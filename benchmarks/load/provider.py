@@ -4,6 +4,7 @@
 
 A request whose path ends in `?stream=CHUNKS,MILLISECONDS` is answered by a stream of so many events, each with the
 time at which it was written (`time.monotonic_ns`), so that whoever receives it knows how long it was under way.
+`GET /seen` tells how many requests came so far, and how many bytes their bodies had (chunks with their framing).
 """
 
 import asyncio
@@ -34,6 +35,10 @@ def chunk(data: bytes) -> bytes:
 
 
 class Provider(asyncio.BufferedProtocol):
+    #: Of all connections: requests, and the bytes of their bodies.
+    requests = 0
+    received = 0
+
     def __init__(self) -> None:
         self._buffer = bytearray(1 << 18)
         self._head = b""
@@ -61,7 +66,10 @@ class Provider(asyncio.BufferedProtocol):
             at = low.find(b"content-length:")
             self._left = 1 if self._chunked else int(low[at + 15 :].split(b"\r\n")[0]) if at >= 0 else 0
             self._tail = b""
+            if not self._chunked:
+                Provider.received += self._left
         if self._chunked:
+            Provider.received += len(data)
             self._tail = (self._tail + bytes(data[-5:]))[-5:]
             self._left = 0 if self._tail == b"0\r\n\r\n" else 1
         else:
@@ -73,6 +81,11 @@ class Provider(asyncio.BufferedProtocol):
 
     def _answer(self, head: bytes) -> None:
         path = head.split(b" ", 2)[1]
+        if path == b"/seen":
+            told = b'{"requests":%d,"bytes":%d}' % (Provider.requests, Provider.received)
+            self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(told), told))
+            return
+        Provider.requests += 1
         _, found, wanted = path.partition(b"?stream=")
         if not found:
             self._transport.write(WHOLE)

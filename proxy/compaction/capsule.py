@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -17,6 +17,9 @@ from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.records import Cited, PicturePlace, Place
 from proxy.ledger.transcript import Return, Transcript
 from proxy.wire.messages import Message, Picture
+
+#: So many chunks of one return are read one by one; of more, all of the return is.
+_FEW = 2
 
 #: A picture's place with the id of the chunk whose it is.
 OwnPicture = tuple[str, PicturePlace]
@@ -38,16 +41,14 @@ class Entry(msgspec.Struct, frozen=True):
     whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PictureAgain:
+class PictureAgain(msgspec.Struct, frozen=True):
     """A cited picture that is sent again: where it stood, and its label."""
 
     place: PicturePlace
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class Capsule:
+class Capsule(msgspec.Struct, frozen=True):
     """The capsule's text and pictures. `chunks` is how many chunks it holds, `entries` what they are, as written."""
 
     text: str
@@ -69,6 +70,7 @@ class Reading:
         self._tables = tables
         self._aside = aside
         self._read: dict[int, Evidence | None] = {}
+        self._cited_of: Counter[int] = Counter()
 
     def gather(self, cited: Iterable[Cited]) -> tuple[list[Entry], set[int]]:
         """The entries of what was cited, and the ordinals of returns whose cited content could not be read.
@@ -78,6 +80,8 @@ class Reading:
         """
         entries: list[Entry] = []
         missing: set[int] = set()
+        cited = list(cited)
+        self._cited_of.update(place.ret for chunk in cited for place in chunk.places)
         for chunk in cited:
             for place in chunk.places:
                 shown = self._aside.chunk(chunk, place) if place.ret < 0 else self._shown(chunk.id, place)
@@ -93,12 +97,13 @@ class Reading:
         if place.ret >= len(returns):
             return None
         found = returns[place.ret]
-        return reading.once(found, self._tables, (chunk_id, place), lambda: self._read_at(found, chunk_id, place))
+        alone = self._cited_of[place.ret] <= _FEW
+        return reading.standing(found, self._tables, chunk_id, place, lambda: self._evidence(found), alone)
 
-    def _read_at(self, found: Return, chunk_id: str, place: Place) -> Chunk | str | None:
-        if place.ret not in self._read:
-            self._read[place.ret] = reading.evidence(found, self._tables)
-        return reading.at(self._read[place.ret], chunk_id, place)
+    def _evidence(self, found: Return) -> Evidence | None:
+        if found.ordinal not in self._read:
+            self._read[found.ordinal] = reading.evidence(found, self._tables)
+        return self._read[found.ordinal]
 
 
 def _entry(cited: Cited, place: Place, shown: Chunk | str) -> Entry:

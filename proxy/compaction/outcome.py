@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from proxy.compaction.replacing import Rewrite
 
 
@@ -25,8 +27,7 @@ class Reason(StrEnum):
     OBSERVE = "observe"
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True):
     """`question` is the current question's ordinal, from 1; `capsule` counts chunks; `before` and `after` are bytes."""
 
     question: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+
+import msgspec
 
 from proxy.compaction import capsule, places, wording
 from proxy.compaction.capsule import Capsule, PictureAgain
@@ -16,22 +17,21 @@ from proxy.ledger.transcript import Return, Transcript
 from proxy.wire.messages import LabelledPicture, Picture, Splice
 
 
-@dataclass(frozen=True, slots=True)
-class Rewrite:
+class Rewrite(msgspec.Struct, frozen=True):
     """What a rewrite does: its splices, and the figures that the reply header reports.
 
     `replaced` and `stays` are the ordinals of the returns that it accounts for; `carried` is what those of them hold
     that are no receipts.
     """
 
-    splices: list[Splice] = field(default_factory=list)
+    splices: list[Splice] = []
     capsule: int = 0
     receipts: int = 0
     kept: int = 0
     missing: bool = False
     replaced: frozenset[int] = frozenset()
     stays: frozenset[int] = frozenset()
-    carried: Mapping[int, Sequence[Capsule]] = field(default_factory=dict)
+    carried: Mapping[int, Sequence[Capsule]] = {}
 
 
 class Replaced:

@@ -53,6 +53,31 @@ def read(text: str, fields: FieldNames, part: int = 0) -> list[Chunk]:
         return []
 
 
+def find(text: str, fields: FieldNames, part: int, chunk_id: str) -> list[Chunk]:
+    """Those chunks of a text part that have this id, as `read` gives them. Of a plain list it reads little else."""
+    value = parse(text)
+    if not isinstance(value, list):
+        return [chunk for chunk in read(text, fields, part) if chunk.id == chunk_id]
+    try:
+        return [
+            chunk
+            for element in value
+            if not _is_another(element, fields, chunk_id)
+            for chunk in _read_value(element, fields, part, 2)
+            if chunk.id == chunk_id
+        ]
+    except RecursionError:
+        return []
+
+
+def _is_another(element: object, fields: FieldNames, chunk_id: str) -> bool:
+    """Whether an element of a list is surely one chunk, and of another id."""
+    if not isinstance(element, dict) or any(isinstance(inner, list | dict) for inner in element.values()):
+        return False
+    found = _first(element, fields.id, (str, int))[1]
+    return found is not None and str(found) != chunk_id and _first(element, fields.content, (str,))[1] is not None
+
+
 def _read_text(text: str, fields: FieldNames, part: int, depth: int) -> list[Chunk]:
     value = parse(text)
     if value is not None and depth < _DEEPEST:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
 import msgspec
 
@@ -45,8 +44,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
         return digest_text(self.content, self.details or "")
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedPicture:
+class OwnedPicture(msgspec.Struct, frozen=True):
     """A picture inside a return: the how-manieth of its message, whose it is, and the reference its label named."""
 
     nth: int
@@ -54,8 +52,7 @@ class OwnedPicture:
     reference: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True):
     """An evidence return, read. `whole` is set where citing an id out of it retains all of its text; `readable` is
     not where it looks like a format that it does not hold to, or holds what is neither text nor picture: it stays."""
 

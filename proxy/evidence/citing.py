@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
 from rapidfuzz.distance import Levenshtein
 
 #: How alike a damaged id and the one it stands for must be: 1 - (edit distance / length of the longer).
@@ -34,8 +34,7 @@ _CITED_BY = re.compile(r"(?<=[?&])utm_source=openai(?:&|\Z)")
 _BRACKETED = re.compile(r"\[([^\[\]\n]{1,400})\]|【([^【】\n]{1,400})】")
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(msgspec.Struct, frozen=True):
     """What a cite call's arguments say.
 
     `ids` stand where ids are expected; `perhaps` are other texts, which count only if they name a chunk exactly;

@@ -7,6 +7,8 @@ import binascii
 import hashlib
 import io
 import re
+import struct
+import zlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,6 +89,8 @@ def decodes(url: str) -> bool:
     raw = picture_bytes(url)
     if raw is None or len(raw) > MOST_BYTES:
         return False
+    if _is_sound_png(raw):
+        return True
     from PIL import Image  # only when a cited picture is at stake
 
     try:
@@ -100,6 +104,70 @@ def decodes(url: str) -> bool:
     ):  # Pillow raises many kinds for damaged files, and none of them matters beyond "it does not decode"
         return False
     return True
+
+
+#: Bits of a pixel, by colour type and bit depth. Source: the PNG specification, 11.2.1.
+_PNG_BITS: Final = {
+    (colour, depth): samples * depth
+    for colour, samples, depths in (
+        (0, 1, (1, 2, 4, 8, 16)),
+        (2, 3, (8, 16)),
+        (3, 1, (1, 2, 4, 8)),
+        (4, 2, (8, 16)),
+        (6, 4, (8, 16)),
+    )
+    for depth in depths
+}
+#: Chunks beside the pixels that say nothing which could keep a reader from them, by their size.
+_PNG_BESIDE: Final = {b"pHYs": 9, b"gAMA": 4, b"sRGB": 1}
+#: What the first chunk is, and the last one.
+_PNG_ENDS: Final = {(True, False): b"IHDR", (False, True): b"IEND"}
+_CHUNK: Final = struct.Struct(">I4s")
+_HEADER: Final = struct.Struct(">IIBBBBB")
+
+
+def _is_sound_png(raw: bytes) -> bool:
+    """Whether this is a PNG of the plainest kind that is whole: every checksum fits, and there are exactly the bytes of
+    its pixels. Of any other file it says nothing.
+
+    A tenth of the time that making an image takes, and a cited picture is looked at while a request waits.
+    """
+    if not raw.startswith(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR") or not raw.endswith(b"\0\0\0\0IEND\xaeB`\x82"):
+        return False
+    try:
+        width, height, depth, colour, *methods = _HEADER.unpack_from(raw, 16)
+        bits = _PNG_BITS.get((colour, depth))
+        if bits is None or any(methods) or not 0 < width * height <= MOST_PIXELS:
+            return False
+        packed = _png_pixels(raw, colour == 3)
+        if packed is None:
+            return False
+        line = 1 + (width * bits + 7) // 8
+        unpacker = zlib.decompressobj()
+        pixels = unpacker.decompress(packed, height * line + 1)
+    except (struct.error, zlib.error):
+        return False
+    # Each line begins with the filter that it went through; there are five.
+    return unpacker.eof and len(pixels) == height * line and max(pixels[::line]) <= 4
+
+
+def _png_pixels(raw: bytes, palette: bool) -> bytes | None:
+    """The packed pixels of a PNG whose chunks are all of a kind that is known here; None of any other."""
+    view, at, pixels, over = memoryview(raw), 8, [], False
+    while at < len(raw):
+        size, kind = _CHUNK.unpack_from(raw, at)
+        end = at + 8 + size
+        if zlib.crc32(view[at + 4 : end]).to_bytes(4, "big") != raw[end : end + 4]:
+            return None
+        if kind == b"IDAT" and not over:
+            pixels.append(view[at + 8 : end])
+        elif kind == b"PLTE" and palette and not pixels and 0 < size <= 768 and size % 3 == 0:
+            palette = False
+        elif kind != _PNG_ENDS.get((at == 8, end + 4 == len(raw))) and _PNG_BESIDE.get(kind) != size:
+            return None
+        over = over or (kind != b"IDAT" and bool(pixels))
+        at = end + 4
+    return None if palette or not pixels else b"".join(pixels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,18 @@ def read(table: Table, tool: str, parts: tuple[Part, ...]) -> Evidence:
     return Evidence(chunks=tuple(chunks), text=text_of(parts), pictures=pictures, whole=whole, readable=readable)
 
 
+def find(table: Table, tool: str, parts: tuple[Part, ...], chunk_id: str) -> list[Chunk] | None:
+    """Those chunks of an evidence return that have this id, as `read` gives them; None where all of it must be read."""
+    if table.format != "auto" or table.proof is not None:
+        return None
+    return [
+        chunk
+        for position, part in enumerate(parts)
+        if isinstance(part, Text)
+        for chunk in auto.find(part.text, table.fields, position, chunk_id)
+    ]
+
+
 def _pictures(parts: tuple[Part, ...], chunks: list[Chunk], ends: dict[int, Chunk]) -> tuple[OwnedPicture, ...]:
     """Whose each picture is: the chunk that the line before it names, else the last chunk before it, else the first."""
     owned: list[OwnedPicture] = []

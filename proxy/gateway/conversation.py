@@ -13,8 +13,11 @@ import json
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, get_args
+
+import msgspec
+from msgspec import structs
 
 from proxy.compaction import append, rewrite
 from proxy.compaction.outcome import Compacted, Figures, Outcome, Reason, Untouched
@@ -82,8 +85,7 @@ _REFUSED = frozenset({Reason.NO_RECORD, Reason.MISSING_CONTENT, Reason.STORE_SLO
 _APIS: dict[str, Api] = {"chat": chat, "responses": responses}
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """What the HTTP part knows of a request on a compacted path.
 
     `body` is decoded (after Content-Encoding). `credential` stands for the tenant; without one (None), nothing is
@@ -96,7 +98,7 @@ class Asked:
     compaction_off: bool = False
     api: str = "chat"
     conversation_id: str | None = None
-    stays: Stays = field(default_factory=Stays)
+    stays: Stays = msgspec.field(default_factory=Stays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,7 @@ class Refusal:
     headers: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(msgspec.Struct, frozen=True):
     """What reading a request gave: its transcript, and why it stays untouched if that is known already.
 
     `evidence` are the ordinals of its evidence returns that can be cited, `tables_of_returns` the tables of all its
@@ -122,7 +123,7 @@ class _Read:
     transcript: Transcript | None
     untouched: Reason | None
     evidence: frozenset[int] = frozenset()
-    tables_of_returns: Mapping[int, Table] = field(default_factory=dict)
+    tables_of_returns: Mapping[int, Table] = {}
     whole: bool = False
     recordable: bool = False
     tables: Tables = ()
@@ -131,16 +132,14 @@ class _Read:
     continues: Seen | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
+class _Decision(msgspec.Struct, frozen=True):
     outcome: Outcome
     boundary: Boundary
     refuse: bool = False
     done: Done | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
+class _Looked(msgspec.Struct, frozen=True):
     """The records under the openings of a transcript, from the newest one down to that after the reply `down_to`.
 
     `named` are those of the whole conversation, where its host names it and none stands at the newest opening.
@@ -218,7 +217,7 @@ class Conversations:
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
         continues, known_bytes = self._seen.before(tenant, asked.api, asked.body) if tenant is not None else (None, 0)
         large = len(asked.body) - known_bytes >= _LARGE
-        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes > 0))
+        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes))
         if read.cut_short and tenant is not None and self._registered is not None:
             known_whole = await self._registered.registered(tenant, read.cut_short)
             if known_whole:
@@ -230,7 +229,7 @@ class Conversations:
             tenant = None
         decision = await self._decided(asked, read, tenant, large)
         if tenant is not None and read.seen is not None:
-            self._seen.keep(tenant, asked.api, replace(read.seen, done=decision.done), continues)
+            self._seen.keep(tenant, asked.api, structs.replace(read.seen, done=decision.done), continues)
         member = read.transcript.request.api.MEMBER
         refusal = _refusal(decision.outcome, member) if decision.refuse else None
         if tenant is None:
@@ -355,7 +354,7 @@ class Conversations:
         decision = await _run(large, lambda: self._decide(asked, read, tenant, looked))
         if decision is None:
             with asked.stays.room("store"):
-                further = replace(await self._look_up(read, tenant, asked.question_id), named=looked.named)
+                further = structs.replace(await self._look_up(read, tenant, asked.question_id), named=looked.named)
             decision = await _run(large, lambda: self._decide(asked, read, tenant, further))
         assert decision is not None  # further than all nobody looks
         record = decision.boundary.record
@@ -383,11 +382,11 @@ class Conversations:
         try:
             payloads = await self._store.newest(conversation.digests[0], _MOST_OF_ONE)
         except StoreSlow:
-            return replace(looked, trouble=looked.trouble or Reason.STORE_SLOW)
+            return structs.replace(looked, trouble=looked.trouble or Reason.STORE_SLOW)
         except StoreError:
-            return replace(looked, trouble=looked.trouble or Reason.STORE_ERROR)
+            return structs.replace(looked, trouble=looked.trouble or Reason.STORE_ERROR)
         named = [record for payload in payloads if (record := self._decoded(payload)) is not None]
-        return replace(looked, named=named)
+        return structs.replace(looked, named=named)
 
     async def _held(self, conversation: Conversation, record: Record) -> Aside | Reason:
         """What a rewrite by this record takes from elsewhere than the wire, or why it cannot be had."""
@@ -405,13 +404,14 @@ class Conversations:
     # Reading: pure, and long for large bodies.
 
     def _read(
-        self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None, surely: bool = False
+        self, asked: Asked, tenant: bytes | None, every: Tables, continues: Seen | None = None, known: int = 0
     ) -> _Read:
+        """`known` is how many bytes of the body are surely those of the request that it `continues`."""
         try:
             earlier = continues.transcript if continues is not None else None
             with asked.stays.room("wire"):
-                refuse_dust(asked.body)
-                request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None, surely)
+                refuse_dust(asked.body, known)
+                request = _APIS[asked.api].cut(asked.body, earlier.request if earlier is not None else None, known > 0)
         except NotJson:
             return _Read(None, Reason.NOT_JSON)
         untouched: Reason | None = None
@@ -557,7 +557,7 @@ class Conversations:
         if found.reply < looked.down_to:
             return None
         if isinstance(held, Reason):
-            found = replace(found, untouched=held.value)  # for all of the question: its prefix must not change
+            found = structs.replace(found, untouched=held.value)  # for all of the question: its prefix must not change
         same_question = {
             index
             for index, step in enumerate(asked_of.replies if asked.question_id is not None else ())
@@ -806,7 +806,7 @@ class Exchange:
         """What goes up has one tool more than `body`."""
         self._went = offered
         if isinstance(self.outcome, Compacted):
-            self.outcome = replace(self.outcome, figures=replace(self.outcome.figures, after=len(offered)))
+            self.outcome = replace(self.outcome, figures=structs.replace(self.outcome.figures, after=len(offered)))
 
     @property
     def header(self) -> str:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -58,7 +58,7 @@ class Histories:
             return request, carried or request.in_conversation
         if any(step.key in seen.keys for step in transcript.read(request).replies):
             return request, True
-        return replace(request, messages=_numbered((*seen.messages, *request.messages))), True
+        return msgspec.structs.replace(request, messages=_numbered((*seen.messages, *request.messages))), True
 
     def keep(self, tenant: bytes, names: Iterable[str], read: Transcript, reply: Reply) -> None:
         """Keep what led to a reply, under each name that a later request may use for it."""
@@ -95,7 +95,7 @@ class Histories:
 
 def extended(request: Request, ran: tuple[Message, ...]) -> Request:
     """A request with what the provider ran for its reply, as the next request may carry it."""
-    return replace(request, messages=_numbered((*request.messages, *ran)))
+    return msgspec.structs.replace(request, messages=_numbered((*request.messages, *ran)))
 
 
 def _numbered(messages: tuple[Message, ...]) -> tuple[Message, ...]:

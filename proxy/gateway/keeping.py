@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -58,8 +57,7 @@ class Database(Protocol):
     async def files(self, pictures: Iterable[tuple[str, str]]) -> dict[tuple[str, str], bytes]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(msgspec.Struct, frozen=True):
     """Whose conversation a request belongs to. `ids` are the ways to call it, as people may see them: by the host's
     name for it, where it gives one (`named`), and by how it begins."""
 
@@ -104,8 +102,7 @@ def ids_called(said: str) -> list[bytes]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """A question that settled: its record, the transcript and tables that it was read by, where it began.
 
     Where its host rewrote returns meanwhile, `as_shown` is the transcript with what the model was shown, and

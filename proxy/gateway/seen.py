@@ -12,7 +12,8 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from proxy.compaction.replacing import Rewrite
 from proxy.evidence.tables import Table
@@ -26,15 +27,15 @@ SHORTEST = 1024
 #: What a message takes beside its bytes: itself, its place in the transcript, and the objects that it holds.
 _MESSAGE_BYTES = 1600
 
-#: Where bytes are looked at: four places in each doubling of the size, so that few conversations share one.
+#: Where bodies are looked at: four places in each doubling of the size. Up to each, a few bytes are taken there, at
+#: half of it, at half of that and so on, and its beginning: conversations may differ in their first question only.
 _PLACES = [int(128 * 2 ** (step / 4)) for step in range(100)]
-_SAMPLE = 64
+_SAMPLE, _BEGINNING = 32, 256
 #: How many conversations with the same bytes at a place are told apart, the most recent ones.
 _MOST_ALIKE = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """The rewrite of a question's requests: the same for all of them, since it replaces nothing of the question.
 
     It holds as long as the question's `record` does, in transcripts that share so many messages.
@@ -45,8 +46,7 @@ class Done:
     rewrite: Rewrite
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """What was read of a request: its transcript, the tables of its evidence returns, by ordinal, and the tags of those
     that do not fit; whether it has pictures; and the rewrite that its question was given."""
 
@@ -86,7 +86,7 @@ class SeenRequests:
             place = _PLACES[position]
             if 2 * place < SHORTEST:
                 break
-            address = (tenant, api, place, body[place - _SAMPLE : place])
+            address = tenant, api, place, _sample(body, place)
             with self._lock:
                 held = self._kept.get(address)
                 if held is None:
@@ -139,4 +139,13 @@ def _address(tenant: bytes, api: str, seen: Seen) -> _Address | None:
     if request.continuation is None or request.continuation.end < max(SHORTEST, _PLACES[0]):
         return None
     place = _PLACES[bisect_right(_PLACES, request.continuation.end) - 1]
-    return tenant, api, place, request.body[place - _SAMPLE : place]
+    return tenant, api, place, _sample(request.body, place)
+
+
+def _sample(body: bytes, place: int) -> bytes:
+    """Bytes from all over the first `place` of a body, few enough to be taken from a large one at once."""
+    pieces = [body[: min(place, _BEGINNING)]]
+    while place > _BEGINNING:
+        pieces.append(body[place - _SAMPLE : place])
+        place >>= 1
+    return b"".join(pieces)

@@ -94,9 +94,14 @@ class Conversed:
     refused: bool = False
 
     @property
+    def was_read(self) -> bool:
+        """Whether there is a transcript."""
+        return self.transcript is not None
+
+    @property
     def question(self) -> int | None:
         """The current question's ordinal, from 1; None where the transcript was not read."""
-        if self.transcript is None:
+        if not self.was_read:
             return None
         return self.boundary.record.ordinal + 1 if self.boundary.record is not None else 1
 

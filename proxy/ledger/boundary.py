@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from proxy.evidence.tables import Tables
 from proxy.ledger import records
@@ -13,8 +14,7 @@ from proxy.ledger.settling import cited_without_record
 from proxy.ledger.transcript import Transcript
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
+class Boundary(msgspec.Struct, frozen=True):
     """The current question begins after the reply `reply` (-1: at the start of the transcript).
 
     `record` is what it rests on; None where no record fits. `untouched` says why the question's requests go up as they

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from proxy.evidence import citing
 from proxy.evidence.chunks import Chunk, Evidence, stands_in
@@ -12,8 +13,7 @@ from proxy.evidence.tables import Table
 from proxy.ledger.transcript import Return, Transcript
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(msgspec.Struct, frozen=True):
     """An evidence return with what it holds. `brought` is whether it brought evidence, and did not only fail."""
 
     ret: Return
@@ -22,8 +22,7 @@ class Read:
     brought: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A chunk that a citation means: `index` in its return, or -1 where all of the return's text is retained."""
 
     read: Read
@@ -38,8 +37,7 @@ class Found:
         return self.read.ret.ordinal, self.index
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(msgspec.Struct, frozen=True):
     """What an id means: chunks, or else the returns in which it only stands as text; neither: a chunk that an earlier
     question cited already.
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+
+import msgspec
 
 from proxy.ledger.transcript import ReplyStep, Transcript
 from proxy.wire.messages import Message
@@ -27,21 +30,21 @@ class Habits:
 
     def continues(self, message: Message) -> bool:
         """Whether a user message, directly after an answer, asks for a correction instead of something new."""
+        beginning, tags = _continuing(self.continuation_prefixes)
         text = message.text()
-        return any(_continues(text, prefix) for prefix in self.continuation_prefixes)
+        return beginning.match(text) is not None or any(tag in text for tag in tags)
 
 
-def _continues(text: str, prefix: str) -> bool:
-    if prefix.startswith("[") and prefix.endswith("]"):
-        return prefix in text  # a tag, which frameworks put at the end
-    if "{n}" in prefix:
-        pattern = r"\d+".join(re.escape(piece) for piece in prefix.split("{n}"))
-        return re.match(pattern, text.lstrip()) is not None
-    return text.lstrip().startswith(prefix)
+@lru_cache(maxsize=64)
+def _continuing(prefixes: tuple[str, ...]) -> tuple[re.Pattern[str], list[str]]:
+    """What matches a text that begins in one of these ways, and the tags among them, which may stand anywhere: most
+    frameworks put them at the end."""
+    tags = [prefix for prefix in prefixes if prefix.startswith("[") and prefix.endswith("]")]
+    ways = [r"\d+".join(map(re.escape, prefix.split("{n}"))) for prefix in prefixes if prefix not in tags]
+    return re.compile(rf"\s*(?:{'|'.join(ways)})" if ways else r"(?!)"), tags
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True):
     """A user message that stands where a question may begin: after a reply that ended one.
 
     `reply` is the index of that reply; `user` the message; `continues` says that it asks for a correction.
@@ -87,8 +90,7 @@ def question_ends(transcript: Transcript, habits: Habits, down_to: int = 0) -> I
     return (found.reply for found in openings(transcript, habits, down_to) if not found.continues)
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(msgspec.Struct, frozen=True):
     """The replies from one opening to the next: what looks like one question; `answered` if its end is shown."""
 
     first_reply: int

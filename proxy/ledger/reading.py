@@ -75,6 +75,32 @@ def evidence(found: Return, tables: Tables) -> Evidence | None:
     return returns.read(own, found.tool or "", parts) if own is not None else None
 
 
+def standing(
+    found: Return, tables: Tables, chunk_id: str, place: Place, whole: Callable[[], Evidence | None], alone: bool = True
+) -> Chunk | str | None:
+    """What `at` says of a place of this return, found out once. `alone`: where a chunk can be read alone, it is; else
+    `whole` reads the return."""
+
+    def find_out() -> Chunk | str | None:
+        one = _alone(found, tables, chunk_id, place) if alone else None
+        return one if one is not None else at(whole(), chunk_id, place)
+
+    return once(found, tables, (chunk_id, place), find_out)
+
+
+def _alone(found: Return, tables: Tables, chunk_id: str, place: Place) -> Chunk | None:
+    """The chunk that must be meant; None where it is not plain which one that is."""
+    own = evidence_table(found, tables) if found.tool is not None and place.chunk >= 0 else None
+    named = returns.find(own, found.tool or "", found.message.parts, chunk_id) if own is not None else None
+    fits = [chunk for chunk in named or () if chunk.digest == place.digest]
+    return fits[0] if len(fits) == 1 else None
+
+
+def remember(found: Return, tables: Tables, chunk_id: str, place: Place, what: Chunk | str) -> None:
+    """Let `standing` know what stands at a place, where somebody has just read it."""
+    found.told[chunk_id, place] = tables, what
+
+
 def at(evidence: Evidence | None, chunk_id: str, place: Place) -> Chunk | str | None:
     """The chunk that stands at a place of a return, or all of its text; None where it does not, or not any more."""
     if evidence is None:

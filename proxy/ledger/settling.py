@@ -115,8 +115,7 @@ def cited_without_record(
     return later.cited_ordinals() & set(record.replaced)
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """How a question stands with a reply: what it declared, whether it retrieved evidence, and whether anything was
     cited in the conversation. `ways` are those by which its answer may be cited, the newest evidence's first."""
 
@@ -613,10 +612,20 @@ class _Question:
             id=identity[2],
             group=self.ordinal,
             first=ordered[0].place,
-            places=tuple(Place(*item.place, content_digest(item)) for item in _distinct(ordered)),
+            places=tuple(self._place(item, identity[2]) for item in _distinct(ordered)),
             pictures=tuple(dict.fromkeys(place for item in ordered for place in self._pictures(item, identity[2]))),
             local=table.is_local(identity[2]),
         )
+
+    def _place(self, item: Found, chunk_id: str) -> Place:
+        """Where a cited chunk stands. What stands there is remembered: the next question's capsule wants it."""
+        place = Place(*item.place, content_digest(item))
+        chunk = item.chunk
+        if chunk is None or chunk.id == chunk_id:
+            reading.remember(
+                item.read.ret, self.tables, chunk_id, place, chunk if chunk is not None else item.read.evidence.text
+            )
+        return place
 
     def _question_of(self, reply: int) -> int:
         """The first reply of the question that a reply belongs to, as the transcript shows it."""

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import orjson
 
 from proxy.evidence.pictures import digest_of
@@ -23,8 +24,7 @@ from proxy.wire.messages import Call, Message, OtherPart, Picture, Request, Role
 _THINKING = re.compile(r"<(?P<end>/)?think(?:ing)?>", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Return:
+class Return(msgspec.Struct, frozen=True, eq=False):
     """A tool's return: its place among all returns of the transcript, in canonical order, and the call it answers.
 
     `told` is for those who ask the same of it in each request of a conversation: what they found out, which depends on
@@ -34,7 +34,15 @@ class Return:
     ordinal: int
     message: Message
     call: Call | None
-    told: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    told: dict[Any, Any] = {}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Return):
+            return NotImplemented
+        return (self.ordinal, self.message, self.call) == (other.ordinal, other.message, other.call)
+
+    def __hash__(self) -> int:
+        return hash((self.ordinal, self.call))
 
     @property
     def tool(self) -> str | None:
@@ -70,8 +78,7 @@ class ReplyStep:
         return self._digest
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
+class Transcript(msgspec.Struct, frozen=True):
     """The messages of a request, in replies. `key` and `shown` are digests of all of it.
 
     `shown_before` are `shown` as it was before each further user message at the end: a client whose question failed
@@ -86,7 +93,7 @@ class Transcript:
     key: bytes
     shown: bytes
     shown_before: tuple[bytes, ...] = ()
-    checkpoint: Checkpoint | None = field(default=None, compare=False, repr=False)
+    checkpoint: Checkpoint | None = None
 
     shared: int = 0
     """How many returns, from the first on, are those of the transcript that this one continues."""
@@ -107,8 +114,7 @@ class Transcript:
         return self.replies[first + 1].key if first + 1 < len(self.replies) else self.key
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True):
     """The state of reading where the last reply begins: from there on, a longer conversation may read differently.
 
     `messages` is how many messages stand before it. What was read before is never changed again, and shared.

@@ -60,7 +60,7 @@ def restored(
         replace(step, returns=[told.get(found.ordinal, found) for found in step.returns]) for step in transcript.replies
     ]
     returns = [told.get(found.ordinal, found) for found in transcript.returns]
-    return replace(transcript, replies=replies, returns=returns), frozenset(told)
+    return msgspec.structs.replace(transcript, replies=replies, returns=returns), frozenset(told)
 
 
 def off_the_wire(record: Record, ordinals: Container[int]) -> Record:

@@ -12,26 +12,37 @@ from proxy.compaction.account import REASONS, WORDS, Account, Asking, Group, Lin
 from proxy.compaction.outcome import Compacted, Figures, Outcome
 from proxy.visibility.totals import Change, Money, Totals
 
+_BECAUSE = {reason.value: said for reason, said in REASONS.items()}
+
 
 def outcome(made: Outcome) -> dict[str, Any]:
     """What became of a request, with the reason in a word and in a sentence."""
-    compacted = isinstance(made, Compacted)
-    figures: Figures | None = made.figures
+    reason = None if isinstance(made, Compacted) else made.reason.value
     return {
-        "outcome": "compacted" if compacted else "untouched",
-        "reason": None if isinstance(made, Compacted) else made.reason.value,
-        "because": None if isinstance(made, Compacted) else REASONS[made.reason],
+        "outcome": "compacted" if reason is None else "untouched",
+        "reason": reason,
+        "because": because(reason),
         "header": made.header(),
-        "figures": None
-        if figures is None
-        else {
-            "question": figures.question,
-            "capsule": figures.capsule,
-            "receipts": figures.receipts,
-            "kept": figures.kept,
-            "before": figures.before,
-            "after": figures.after,
-        },
+        "figures": figures(made.figures),
+    }
+
+
+def because(reason: str | None) -> str | None:
+    """A reason in a sentence; None without one, and where it is none of ours."""
+    return _BECAUSE.get(reason) if reason is not None else None
+
+
+def figures(made: Figures | None) -> dict[str, int] | None:
+    """The figures of a rewrite."""
+    if made is None:
+        return None
+    return {
+        "question": made.question,
+        "capsule": made.capsule,
+        "receipts": made.receipts,
+        "kept": made.kept,
+        "before": made.before,
+        "after": made.after,
     }
 
 
@@ -115,6 +126,7 @@ def _tokens(told: Totals, change: Change, pictures: Change) -> dict[str, Any]:
     return {
         **_change(change),
         "pictures": _change(pictures),
+        "counted": told.counted,
         "guessed": told.guessed,
         "estimated": told.guessed > 0 or pictures != Change(),
     }

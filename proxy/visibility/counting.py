@@ -1,8 +1,8 @@
 """Counting tokens where it delays nobody: after the reply, on a thread of its own, one request at a time.
 
-What waits to be counted is bounded, in requests and in bytes; past that a request goes uncounted, and `left_out` says
-so. The vocabulary is loaded there, too, when the first conversation arrives: the process is busiest then anyway (the
-store opens), and a proxy that nobody uses stays small.
+It counts when there is time (`leisure`). What waits to be counted is bounded, in requests and in bytes; past that a
+request goes uncounted, and `left_out` says so. The vocabulary is loaded there, too, when the first conversation
+arrives: the process is busiest then anyway (the store opens), and a proxy that nobody uses stays small.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from dataclasses import dataclass
 
 from proxy.gateway.watched import Arrived, Passed
 from proxy.visibility import logs, vocabularies
+from proxy.visibility.leisure import Leisure, Turn
 from proxy.visibility.tokens import Counter, Tokens
 
 _MOST_WAITING = 512
 #: What waits to be counted stays in memory until then.
 _MOST_BYTES = 16 * 1024 * 1024
-#: After each request it rests so many times as long as that took, so that under load it takes a fifth of a core, not
-#: what requests need: whatever does not fit then is left out.
-_REST, _LONGEST_REST = 4.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +42,17 @@ class Counting:
     `left_out` is how many requests it had no room for.
     """
 
-    def __init__(self, listeners: Sequence[Listener]) -> None:
+    def __init__(self, listeners: Sequence[Listener], leisure: Leisure | None = None) -> None:
+        """`leisure` hears of the same requests; without it there is always time."""
         self.left_out = 0
+        self._leisure = leisure or Leisure()
         self._listeners = tuple(listeners)
         self._counter = Counter()
         self._loop = asyncio.get_running_loop()
-        self._waiting: queue.SimpleQueue[Passed | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[float, Passed] | None] = queue.SimpleQueue()
         self._bytes = 0
         self._inside = 0
-        self._broken = False
+        self._broken = self._closed = False
         self._thread: threading.Thread | None = None
         self._empty = asyncio.Event()
         self._empty.set()
@@ -65,7 +65,7 @@ class Counting:
 
     def passed(self, request: Passed) -> None:
         told = request.conversed
-        if told is None or told.transcript is None or self._thread is None or self._broken:
+        if told is None or not told.was_read or self._thread is None or self._broken:
             return
         if self._inside >= _MOST_WAITING or (self._inside and self._bytes + len(told.came) > _MOST_BYTES):
             self.left_out += 1
@@ -73,7 +73,7 @@ class Counting:
         self._inside += 1
         self._bytes += len(told.came)
         self._empty.clear()
-        self._waiting.put(request)
+        self._waiting.put((time.monotonic(), request))
 
     async def idle(self) -> None:
         """Wait until everything that passed was counted."""
@@ -81,7 +81,9 @@ class Counting:
 
     async def close(self) -> None:
         """Let the thread end. What still waits goes uncounted."""
+        self._closed = True
         if self._thread is not None:
+            self._leisure.hurry()
             self._waiting.put(None)
             await asyncio.to_thread(self._thread.join, 1.0)
 
@@ -94,23 +96,26 @@ class Counting:
             self._broken = True
             self._tell(self._give_up)
             return
-        while self._one():
+        turn = self._leisure.turn()
+        while self._one(turn):
             pass
 
-    def _one(self) -> bool:
+    def _one(self, turn: Turn) -> bool:
         """Wait for a request and count it; False at the end. While it waits it holds no request: bodies are large."""
-        request = self._waiting.get()
-        if request is None:
+        waiting = self._waiting.get()
+        if waiting is None:
             return False
-        began = time.thread_time()
+        since, request = waiting
+        turn.wait(since)
+        if self._closed:
+            return False
         counted: Counted | None = None
         try:
             counted = self._count(request)
         except Exception as fault:
             logs.fault("tokens-not-counted", fault, id=request.arrived.id)
         self._tell(self._done, request, counted)
-        del request, counted
-        time.sleep(min(_LONGEST_REST, _REST * (time.thread_time() - began)))
+        turn.worked()
         return True
 
     def _count(self, request: Passed) -> Counted | None:

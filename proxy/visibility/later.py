@@ -1,8 +1,7 @@
-"""When what was watched is worked on: in a quiet moment, so that no request waits for another one to be written about.
+"""A watcher whose work takes the event loop long hears of what passed in a quiet moment.
 
-Python runs one thread at a time, so work on another thread still holds the event loop up: what comes right after a
-reply meets the next request of the same client. So what passed waits until nothing came or went for a moment; under a
-steady load, where no moment is quiet, until it has waited for a second. What waits is bounded.
+What passed waits until nothing came or went for a moment; under a steady load, where no moment is quiet, until it has
+waited for a second. What waits is bounded, and nothing is left out.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from proxy.gateway.watched import Arrived, Passed, Watcher
+from proxy.visibility import leisure
 
-_QUIET = 0.025
-_LONGEST = 1.0
+_QUIET = leisure.QUIET
+_LONGEST = leisure.LONGEST
 _MOST = 512
 _MOST_BYTES = 64 * 1024 * 1024
 #: How many are told in one turn of the event loop.

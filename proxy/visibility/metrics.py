@@ -2,24 +2,31 @@
 
 Every label takes one of a bounded set of values, whatever clients and providers send. What other rooms count by
 themselves (the store, the policy, tags) is read when it is asked for.
+
+A request adds to a few numbers here, and nothing else: they become Prometheus's metrics when somebody asks for them.
+Its own library looks labels up and takes a lock for each of the twenty numbers that a request changes, which costs more
+than all the rest that is noted of it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import Protocol
+from itertools import accumulate
+from typing import Protocol, TypeVar
 
-import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from proxy import __version__
-from proxy.compaction.outcome import Compacted, Figures, Outcome
+from proxy.compaction.outcome import Compacted
 from proxy.gateway.watched import Arrived, Conversed, Passed
 from proxy.store import Stats
 from proxy.visibility.counting import Counted
+
+_Key = TypeVar("_Key")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -29,10 +36,7 @@ _MOST_OF_A_NAME = 64
 _OURS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _THEIRS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
-_STATUSES = {str(status.value) for status in HTTPStatus}
-
-# A series that says when another one began tells nobody anything here, and doubles their number.
-prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+_STATUSES = {0: "none", **{status.value: str(status.value) for status in HTTPStatus}}
 
 
 class Sources(Protocol):
@@ -47,93 +51,73 @@ class Sources(Protocol):
     def left_out(self) -> int:
         """Requests whose tokens were not counted for want of room."""
 
+    def not_looked_at(self) -> int:
+        """Requests that the inspector lists without their messages, for want of time."""
+
 
 class Metrics:
-    """A watcher; one per process."""
+    """A watcher; one per process. Everything but the reading of other rooms' counts happens on the event loop."""
 
     def __init__(self, sources: Sources, about: Mapping[str, str]) -> None:
         """`about` says how the process is set up: which mode, which layout."""
-        registry = self._registry = CollectorRegistry()
-        self._models: set[str] = set()
-
-        def counter(name: str, help: str, *labels: str) -> Counter:
-            return Counter(f"evidence_proxy_{name}", help, labels, registry=registry)
-
-        def histogram(name: str, help: str, *labels: str, buckets: Sequence[float]) -> Histogram:
-            return Histogram(f"evidence_proxy_{name}", help, labels, registry=registry, buckets=buckets)
-
-        self._http = counter("http_requests", "Requests by how they ended.", "api", "status", "end")
-        self._in_flight = Gauge(
-            "evidence_proxy_requests_in_flight", "Requests that are being answered.", registry=registry
-        )
-        self._requests = counter(
-            "conversation_requests", "Requests of conversations, by what became of them.", "api", "outcome", "reason"
-        )
-        self._bytes = _Change(counter, "bytes", "Bytes of their bodies", "outcome")
-        self._tokens = _Change(counter, "tokens", "Tokens of their messages", "outcome", "model", "kind")
-        self._capsule = counter("capsule_chunks", "Chunks that stood in capsules.", "outcome")
-        self._receipts = counter("receipts", "Returns that receipts stood for.", "outcome")
-        self._kept = counter("kept_returns", "Earlier returns that had to stay.", "outcome")
-        self._settled = counter("questions_settled", "Questions that a reply settled.")
-        self._replies = counter("provider_replies", "Replies of the provider, by status.", "status")
-        self._input = counter("provider_input_tokens", "Input tokens, as the provider reports them.", "model")
-        self._cached = counter("provider_cached_input_tokens", "Input tokens out of the provider's cache.", "model")
-        self._output = counter("provider_output_tokens", "Output tokens, as the provider reports them.", "model")
-        self._silent = counter("replies_without_usage", "Good replies to conversations that reported no usage.")
-        self._added = histogram(
-            "added_latency_seconds", "What the proxy itself took, before and after the provider.", "api", buckets=_OURS
-        )
-        self._waited = histogram(
-            "provider_latency_seconds", "How long the provider's reply took to begin.", "api", buckets=_THEIRS
-        )
-        self._took = histogram("request_seconds", "Requests from head to last byte.", "api", buckets=_THEIRS)
-        self._rooms = histogram("room_seconds", "Time in each room of the house.", "room", buckets=_OURS)
-        Gauge("evidence_proxy_info", "How this process is set up.", ("version", *about), registry=registry).labels(
-            __version__, *about.values()
-        ).set(1)
-        ProcessCollector(registry=registry)
-        registry.register(_Elsewhere(sources))
+        self._about = dict(about)
+        self._models: dict[str, str] = {}
+        self._in_flight = 0
+        self._http: dict[tuple[str, ...], int] = {}
+        self._requests: dict[tuple[str, ...], int] = {}
+        self._changes: dict[str, _Change] = {}
+        self._tokens: dict[tuple[str, ...], list[int]] = {}
+        self._replies: dict[str, int] = {}
+        self._usage: dict[str, list[int]] = {}
+        self._settled = self._silent = 0
+        self._added, self._waited, self._took = _Spread(_OURS), _Spread(_THEIRS), _Spread(_THEIRS)
+        self._rooms = _Spread(_OURS)
+        self._registry = CollectorRegistry()
+        self._registry.register(_Here(self._counted_here))
+        ProcessCollector(registry=self._registry)
+        self._registry.register(_Elsewhere(sources))
 
     def arrived(self, request: Arrived) -> Sequence[tuple[bytes, bytes]]:
-        self._in_flight.inc()
+        self._in_flight += 1
         return ()
 
     def passed(self, request: Passed) -> None:
-        self._in_flight.dec()
+        self._in_flight -= 1
         api = request.arrived.api or "none"
-        self._http.labels(api, _status(request.status), request.end).inc()
-        self._took.labels(api).observe(request.took)
-        if request.asked is not None:
-            self._replies.labels(_status(request.asked)).inc()
+        status = request.status
+        _count(self._http, (api, _STATUSES.get(status, "other"), request.end))
+        self._took.add(api, request.took)
+        asked = request.asked
+        if asked is not None:
+            _count(self._replies, _STATUSES.get(asked, "other"))
         if request.waited is not None:
-            self._waited.labels(api).observe(request.waited)
-        if request.conversed is None:
+            self._waited.add(api, request.waited)
+        told = request.conversed
+        if told is None:
             return
-        self._added.labels(api).observe(request.added)
-        for stay in request.stays:
-            if stay.room != "provider":
-                self._rooms.labels(stay.room).observe((stay.ended - stay.began) / 1e9)
-        self._converse(api, request, request.conversed)
-
-    def _converse(self, api: str, request: Passed, told: Conversed) -> None:
+        self._added.add(api, request.added)
+        add_room = self._rooms.add
+        for room, began, ended in request.stays:
+            if room != "provider":
+                add_room(room, (ended - began) / 1e9)
         outcome, reason = named(told)
-        self._requests.labels(api, outcome, reason).inc()
-        figures = told.outcome.figures
-        before, after = weights(request, told)
-        self._bytes.inc(before, after, outcome)
-        if figures is not None:
-            self._capsule.labels(outcome).inc(figures.capsule)
-            self._receipts.labels(outcome).inc(figures.receipts)
-            self._kept.labels(outcome).inc(figures.kept)
-        self._settled.inc(len(told.settled))
+        _count(self._requests, (api, outcome, reason))
+        change = self._changes.get(outcome)
+        if change is None:
+            change = self._changes[outcome] = _Change()
+        change.add(request, told)
+        self._settled += len(told.settled)
         usage = told.usage
         if usage is not None:
             model = self._model(told.model)
-            self._input.labels(model).inc(usage.input or 0)
-            self._cached.labels(model).inc(usage.cached or 0)
-            self._output.labels(model).inc(usage.output or 0)
-        elif request.asked == 200:
-            self._silent.inc()
+            used = self._usage.get(model)
+            if used is None:
+                used = self._usage[model] = [0, 0, 0]
+            used[0] += usage.input or 0
+            used[1] += usage.cached or 0
+            used[2] += usage.output or 0
+        elif asked == 200:
+            self._silent += 1
 
     def counted(self, counted: Counted) -> None:
         """Hear of a request's tokens, a moment after it passed."""
@@ -141,9 +125,11 @@ class Metrics:
         if told is None:
             return
         outcome, _ = named(told)
-        model = self._model(told.model)
-        self._tokens.inc(counted.before.text, counted.after.text, outcome, model, "text")
-        self._tokens.inc(counted.before.pictures, counted.after.pictures, outcome, model, "picture")
+        model, before, after = self._model(told.model), counted.before, counted.after
+        for kind, was, became in (("text", before.text, after.text), ("picture", before.pictures, after.pictures)):
+            change = self._tokens.setdefault((outcome, model, kind), [0, 0])
+            change[0] += was
+            change[1] += became
 
     def render(self) -> bytes:
         """All of it, in Prometheus's text format."""
@@ -157,49 +143,140 @@ class Metrics:
         """A model's name as a label: the first ones that are heard of, then "other"."""
         if not name:
             return "unknown"
-        name = "".join(c if c.isprintable() else "?" for c in name[:_MOST_OF_A_NAME])
-        if name not in self._models:
+        known = self._models.get(name)
+        if known is not None:
+            return known
+        label = "".join(c if c.isprintable() else "?" for c in name[:_MOST_OF_A_NAME])
+        if label not in self._models:
             if len(self._models) >= _MOST_MODELS:
                 return "other"
-            self._models.add(name)
-        return name
+            self._models[label] = label
+        return label
+
+    def _counted_here(self) -> Iterator[Metric]:
+        yield _counted("http_requests", "Requests by how they ended.", ("api", "status", "end"), self._http)
+        yield GaugeMetricFamily(
+            "evidence_proxy_requests_in_flight", "Requests that are being answered.", self._in_flight
+        )
+        yield _counted(
+            "conversation_requests",
+            "Requests of conversations, by what became of them.",
+            ("api", "outcome", "reason"),
+            self._requests,
+        )
+        changes: dict[tuple[str, ...], _Change] = {(of,): change for of, change in self._changes.items()}
+        yield from _changed(
+            "bytes", "Bytes of their bodies", ("outcome",), {of: (c.before, c.after) for of, c in changes.items()}
+        )
+        yield from _changed("tokens", "Tokens of their messages", ("outcome", "model", "kind"), self._tokens)
+        rewritten = {of: change for of, change in changes.items() if change.figured}
+        for name, help, values in (
+            ("capsule_chunks", "Chunks that stood in capsules.", {of: c.capsule for of, c in rewritten.items()}),
+            ("receipts", "Returns that receipts stood for.", {of: c.receipts for of, c in rewritten.items()}),
+            ("kept_returns", "Earlier returns that had to stay.", {of: c.kept for of, c in rewritten.items()}),
+        ):
+            yield _counted(name, help, ("outcome",), values)
+        yield _counted("questions_settled", "Questions that a reply settled.", (), {(): self._settled})
+        yield _counted("provider_replies", "Replies of the provider, by status.", ("status",), _singly(self._replies))
+        for place, (name, help) in enumerate(
+            (
+                ("provider_input_tokens", "Input tokens, as the provider reports them."),
+                ("provider_cached_input_tokens", "Input tokens out of the provider's cache."),
+                ("provider_output_tokens", "Output tokens, as the provider reports them."),
+            )
+        ):
+            yield _counted(name, help, ("model",), _singly({model: used[place] for model, used in self._usage.items()}))
+        yield _counted(
+            "replies_without_usage", "Good replies to conversations that reported no usage.", (), {(): self._silent}
+        )
+        for name, help, label, spread in (
+            ("added_latency", "What the proxy itself took, before and after the provider.", "api", self._added),
+            ("provider_latency", "How long the provider's reply took to begin.", "api", self._waited),
+            ("request", "Requests from head to last byte.", "api", self._took),
+            ("room", "Time in each room of the house.", "room", self._rooms),
+        ):
+            yield spread.family(f"{name}_seconds", help, label)
+        info = GaugeMetricFamily("evidence_proxy_info", "How this process is set up.", labels=("version", *self._about))
+        info.add_metric((__version__, *self._about.values()), 1)
+        yield info
 
 
 class _Change:
-    """Two counters: how much there was before, and how much after."""
+    """What conversations' requests of one outcome came to."""
 
-    def __init__(self, counter: Callable[..., Counter], unit: str, help: str, *labels: str) -> None:
-        self._before = counter(f"conversation_before_{unit}", f"{help}, as they came.", *labels)
-        self._after = counter(
-            f"conversation_after_{unit}", f"{help}, as they went up (observed: as they would have gone).", *labels
-        )
+    __slots__ = ("after", "before", "capsule", "figured", "kept", "receipts")
 
-    def inc(self, before: int, after: int, *labels: str) -> None:
-        self._before.labels(*labels).inc(before)
-        self._after.labels(*labels).inc(after)
+    def __init__(self) -> None:
+        self.before = self.after = self.capsule = self.receipts = self.kept = 0
+        self.figured = False
+
+    def add(self, request: Passed, told: Conversed) -> None:
+        before, after = weights(request, told)
+        self.before += before
+        self.after += after
+        figures = told.outcome.figures
+        if figures is not None:
+            self.figured = True
+            self.capsule += figures.capsule
+            self.receipts += figures.receipts
+            self.kept += figures.kept
+
+
+class _Spread:
+    """Durations by a label: how many were at most as long as each bound, and their sum."""
+
+    __slots__ = ("_bounds", "_counts", "_sums")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+
+    def add(self, label: str, seconds: float) -> None:
+        counts = self._counts.get(label)
+        if counts is None:
+            counts = self._counts[label] = [0] * (len(self._bounds) + 1)
+            self._sums[label] = 0.0
+        counts[bisect_left(self._bounds, seconds)] += 1
+        self._sums[label] += seconds
+
+    def family(self, name: str, help: str, label: str) -> HistogramMetricFamily:
+        made = HistogramMetricFamily(f"evidence_proxy_{name}", help, labels=(label,))
+        for of, counts in self._counts.items():
+            made.add_metric((of,), _buckets(self._bounds, counts), self._sums[of])
+        return made
 
 
 def named(told: Conversed) -> tuple[str, str]:
     """What became of a request, as label values: outcome and reason."""
-    outcome: Outcome = told.outcome
+    outcome = told.outcome
     if isinstance(outcome, Compacted):
-        return "compacted", "none"
+        return _COMPACTED
     if told.refused:
         return "refused", outcome.reason.value
     return ("observed" if outcome.figures is not None else "untouched"), outcome.reason.value
 
 
+_COMPACTED = ("compacted", "none")
+
+
 def weights(request: Passed, told: Conversed) -> tuple[int, int]:
     """A conversation's body bytes before and after: what the reply header says, else what came, twice."""
-    figures: Figures | None = told.outcome.figures
+    figures = told.outcome.figures
     if figures is not None:
         return figures.before, figures.after
     size = len(told.came) or request.received
     return size, size
 
 
-def _status(status: int) -> str:
-    return str(status) if str(status) in _STATUSES else "none" if status == 0 else "other"
+class _Here:
+    """What this room counts, asked for at each scrape."""
+
+    def __init__(self, counted: Callable[[], Iterator[Metric]]) -> None:
+        self.collect = counted
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
 
 
 class _Elsewhere:
@@ -214,6 +291,12 @@ class _Elsewhere:
     def collect(self) -> Iterator[Metric]:
         yield _counted(
             "tokens_uncounted", "Requests whose tokens were not counted.", (), {(): self._sources.left_out()}
+        )
+        yield _counted(
+            "requests_not_looked_at",
+            "Requests that the inspector lists without their messages, for want of time.",
+            (),
+            {(): self._sources.not_looked_at()},
         )
         yield from _by_prefix(self._sources.counts())
         yield from _store(self._sources.stats())
@@ -254,11 +337,7 @@ def _store(tables: Mapping[str, Stats]) -> Iterator[Metric]:
         histogram = HistogramMetricFamily(f"evidence_proxy_store_{name}_seconds", help, labels=("table",))
         for table, stats in tables.items():
             durations = getattr(stats, key)
-            total, buckets = 0, []
-            for bound, count in zip([*map(_bound, durations.bounds), "+Inf"], durations.counts, strict=True):
-                total += count
-                buckets.append((bound, total))
-            histogram.add_metric((table,), buckets, durations.total)
+            histogram.add_metric((table,), _buckets(durations.bounds, durations.counts), durations.total)
         yield histogram
 
 
@@ -288,6 +367,25 @@ _STORE_HISTOGRAMS = (
 )
 
 
+def _count(counts: dict[_Key, int], key: _Key) -> None:
+    counts[key] = counts.get(key, 0) + 1
+
+
+def _singly(counts: Mapping[str, int]) -> dict[tuple[str, ...], int]:
+    return {(label,): count for label, count in counts.items()}
+
+
+def _changed(
+    unit: str, help: str, labels: Sequence[str], values: Mapping[tuple[str, ...], Sequence[int]]
+) -> Iterator[Metric]:
+    """Two counters: how much there was before, and how much after."""
+    for place, (stage, when) in enumerate(
+        (("before", "as they came"), ("after", "as they went up (observed: as they would have gone)"))
+    ):
+        stood = {of: value[place] for of, value in values.items()}
+        yield _counted(f"conversation_{stage}_{unit}", f"{help}, {when}.", labels, stood)
+
+
 def _counted(name: str, help: str, labels: Sequence[str], values: Mapping[tuple[str, ...], int]) -> CounterMetricFamily:
     family = CounterMetricFamily(f"evidence_proxy_{name}", help, labels=labels)
     for given, value in values.items():
@@ -295,5 +393,7 @@ def _counted(name: str, help: str, labels: Sequence[str], values: Mapping[tuple[
     return family
 
 
-def _bound(seconds: float) -> str:
-    return repr(float(seconds))
+def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Counts between bounds, as Prometheus wants them: each with all below it."""
+    names = [*(repr(float(bound)) for bound in bounds), "+Inf"]
+    return [*zip(names, accumulate(counts), strict=True)]

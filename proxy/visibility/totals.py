@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +9,9 @@ from proxy.gateway.watched import Arrived, Passed
 from proxy.visibility.counting import Counted
 from proxy.visibility.metrics import named, weights
 from proxy.visibility.prices import Price, price_of
+
+_MOST_MODELS = 100
+_LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +87,14 @@ class Tally:
 
     def __init__(self, prices: Sequence[Price] = ()) -> None:
         self._prices = tuple(prices)
+        self._price_of: dict[str, Price | None] = {}
         self._requests = 0
-        self._outcomes: Counter[tuple[str, str]] = Counter()
-        self._bytes = self._observed_bytes = Change()
+        self._outcomes: dict[tuple[str, str], int] = {}
+        self._bytes, self._observed_bytes = [0, 0], [0, 0]
         self._counted = self._guessed = 0
         self._tokens = self._observed_tokens = Change()
         self._pictures = self._observed_pictures = Change()
         self._reported = self._input = self._cached = self._output = 0
-        self._sums: Counter[str] = Counter()
         self._money: dict[str, float] = dict.fromkeys(Money.__slots__, 0.0)
 
     def arrived(self, request: Arrived) -> Sequence[tuple[bytes, bytes]]:
@@ -103,13 +105,12 @@ class Tally:
         told = request.conversed
         if told is None:
             return
-        outcome, reason = named(told)
-        self._outcomes[outcome, reason] += 1
+        key = named(told)
+        self._outcomes[key] = self._outcomes.get(key, 0) + 1
         before, after = weights(request, told)
-        if outcome == "observed":
-            self._observed_bytes = self._observed_bytes.plus(before, after)
-        else:
-            self._bytes = self._bytes.plus(before, after)
+        changed = self._observed_bytes if key[0] == "observed" else self._bytes
+        changed[0] += before
+        changed[1] += after
         usage = told.usage
         if usage is None:
             return
@@ -140,13 +141,13 @@ class Tally:
             if counted.passed.asked != 200:
                 return  # nothing was answered: nothing was spent, and nothing saved
             self._money["estimated"] += self._spend(told.model, sent, 0, 0)
-        price = price_of(self._prices, told.model)
+        price = self._price(told.model)
         if price is not None:
             self._money["saved_with_cache"] += price.of(saved, saved, 0)
             self._money["saved_without_cache"] += price.of(saved, 0, 0)
 
     def _spend(self, model: str | None, read: int, cached: int, wrote: int) -> bool:
-        price = price_of(self._prices, model)
+        price = self._price(model)
         if price is None:
             self._money["unpriced"] += 1
             return False
@@ -154,14 +155,25 @@ class Tally:
         self._money["spent_without_cache"] += price.of(read, 0, wrote)
         return True
 
+    def _price(self, model: str | None) -> Price | None:
+        """What a model costs, by the table; remembered for the first models that are heard of."""
+        if not self._prices or not model:
+            return None
+        if model in self._price_of:
+            return self._price_of[model]
+        price = price_of(self._prices, model)
+        if len(self._price_of) < _MOST_MODELS and len(model) <= _LONGEST_NAME:
+            self._price_of[model] = price
+        return price
+
     def totals(self) -> Totals:
         """What it came to so far."""
         money = self._money
         return Totals(
             requests=self._requests,
             outcomes=dict(self._outcomes),
-            bytes=self._bytes,
-            observed_bytes=self._observed_bytes,
+            bytes=Change(*self._bytes),
+            observed_bytes=Change(*self._observed_bytes),
             counted=self._counted,
             tokens=self._tokens,
             observed_tokens=self._observed_tokens,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -97,8 +96,7 @@ class Message(msgspec.Struct, frozen=True):
         return [part for part in self.parts if isinstance(part, Picture)]
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """What a provider says that a reply used, in tokens; None where it says nothing. `cached` is a part of `input`."""
 
     input: int | None = None
@@ -106,8 +104,7 @@ class Usage:
     output: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Continuation:
+class Continuation(msgspec.Struct, frozen=True):
     """What is needed to cut a body that begins as this one does: where the last message ends, and the wanted members
     that stand before the conversation."""
 
@@ -115,8 +112,7 @@ class Continuation:
     before: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A request body, cut by `api`. `choices` is how many replies it asks for, `model` of whom.
 
     `known` is how many of its messages, from the first on, are those of the request that it was told to continue.
@@ -139,8 +135,7 @@ class Request:
     model: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """What one choice of a reply said: its text, its tool calls, and how it finished (None: it did not).
 
     `cites` are the citations that annotate its text, as in `Message`. `ran` is what the provider did by itself before
@@ -196,8 +191,7 @@ class LabelledPicture(NamedTuple):
     part: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
+class Beside(msgspec.Struct, frozen=True):
     """What stays beside what is put into a message: its parts as they are (by index), and texts, before and after."""
 
     before: tuple[int | str, ...] = ()
@@ -292,13 +286,12 @@ class NotJson(ValueError):
     """The body is not JSON, or not of the API's shape: it goes upstream untouched."""
 
 
-@dataclass(frozen=True, slots=True)
-class Splice:
+class Splice(msgspec.Struct, frozen=True):
     """Replace `body[start:end]` by `data`."""
 
     start: int
     end: int
-    data: bytes = field(default=b"")
+    data: bytes = msgspec.field(default=b"")
 
 
 _PLACE = attrgetter("start", "end")

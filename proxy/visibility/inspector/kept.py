@@ -83,18 +83,23 @@ class Rows:
         self._rows.append(row)
         self._by_id[row["id"]] = row
         if row["conversation"] is not None:
-            self._conversations.setdefault(row["conversation"], deque()).append(row)
+            self.belongs(row, row["conversation"])
         if len(self._rows) <= self._most:
             return None
         gone = self._rows.popleft()
         if self._by_id.get(gone["id"]) is gone:
             del self._by_id[gone["id"]]
-        of = self._conversations.get(gone["conversation"])
-        if of is not None:
+        if gone["conversation"] is not None:
+            of = self._conversations[gone["conversation"]]
             of.popleft()  # rows of a conversation go in the order in which they came
             if not of:
                 del self._conversations[gone["conversation"]]
         return gone
+
+    def belongs(self, row: Row, conversation: str) -> None:
+        """A row that is kept is one of this conversation: the newest of which that is known."""
+        row["conversation"] = conversation
+        self._conversations.setdefault(conversation, deque()).append(row)
 
     def get(self, serial: int) -> Row | None:
         """The row with this serial number. These have no gaps, so that the place of each is known."""
@@ -108,6 +113,10 @@ class Rows:
     def conversation(self, name: str) -> list[Row]:
         """The requests of a conversation, oldest first."""
         return list(self._conversations.get(name, ()))
+
+    def has(self, conversation: str) -> bool:
+        """Whether any request of a conversation is kept."""
+        return conversation in self._conversations
 
     def conversations(self) -> int:
         return len(self._conversations)

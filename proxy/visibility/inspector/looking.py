@@ -1,7 +1,7 @@
 """From a request that passed to what the inspector shows of it: its row, its account, and its content where that is on.
 
-Runs on the inspector's own thread, after the reply. Without content nothing leaves this room but figures, ids, and
-digests.
+Of each request a `Brief` is taken as it passes, which costs next to nothing; all else is done on the inspector's own
+thread, or when somebody wants to see it. Without content nothing leaves this room but figures, ids, and digests.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from proxy.compaction import account as accounts_of
 from proxy.compaction.account import Account, Asking, Shown
-from proxy.compaction.outcome import Reason
+from proxy.compaction.outcome import Figures, Reason
 from proxy.evidence.tables import Table
 from proxy.gateway.watched import Conversed, Passed
 from proxy.ledger import differing, records
@@ -33,6 +33,7 @@ from proxy.ledger.transcript import Return, Transcript
 from proxy.visibility import accounts
 from proxy.visibility.inspector.kept import Row, packed
 from proxy.visibility.metrics import named, weights
+from proxy.wire.messages import Usage
 
 _MOST_CONVERSATIONS = 500
 _MOST_ALIKE = 8
@@ -43,6 +44,30 @@ _MOST_QUESTIONS = 400
 _REASON = re.compile(r"\breason=([a-z-]+)")
 _MARK = struct.Struct(">IB8s")
 _KINDS: tuple[differing.Kind, ...] = ("user", "call", "return")
+
+
+class Brief(NamedTuple):
+    """A request in a line, as it passed: of no great size, and nothing made yet of what it holds."""
+
+    id: str
+    at: int
+    tenant: bytes | None
+    title: str | None
+    question: int | None
+    api: str | None
+    model: str
+    status: int
+    end: str
+    outcome: str
+    reason: str | None
+    because: str | None
+    figures: Figures | None
+    before: int
+    after: int
+    forwarded: int
+    added: float
+    took: float
+    usage: Usage | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +90,33 @@ class Looking:
         self._secret = secrets.token_bytes(32)
         self._apart = _Apart()
 
+    def brief(self, passed: Passed) -> Brief:
+        """What is taken of every request, while it passes."""
+        came, told = passed.arrived, passed.conversed
+        if told is None:
+            reason = _REASON.search(passed.outcome or "")
+            why = reason[1] if reason is not None else None
+            tenant = title = question = usage = figures = because = None
+            model, outcome, before, after = "", "untouched", passed.received, passed.forwarded
+        else:
+            outcome, why = named(told)
+            why = why if outcome != "compacted" else None
+            because = accounts.because(why)
+            before, after = weights(passed, told)
+            tenant, question, figures, usage = told.tenant, told.question, told.outcome.figures, told.usage
+            model = (told.model or "")[:_LONGEST_TEXT]
+            title = self._title(told.transcript) if self._content else None
+        return Brief(
+            came.id[:_LONGEST_TEXT], came.at, tenant, title, question, came.api, model, passed.status, passed.end,
+            outcome, why, because, figures, before, after, passed.forwarded, passed.added, passed.took, usage,
+        )  # fmt: skip
+
     def look(self, passed: Passed) -> Looked:
         """Everything that is shown of a request."""
         told = passed.conversed
         read = told.transcript if told is not None else None
         if told is None or read is None:
-            return Looked(self.row(passed))
+            return Looked(self.row(self.brief(passed)))
         marks = differing.marks(read)
         apart = self._apart.of(told.tenant, read.opening, marks)
         known = [record for payload in told.settled if (record := records.decode(payload)) is not None]
@@ -80,7 +126,7 @@ class Looking:
         )
         asked = accounts_of.asking(read, told.evidence, self._habits, told.boundary, known)
         conversation = self.named("conversation", *apart.name)
-        row = self.row(passed, conversation, account, known)
+        row = self.row(self.brief(passed), conversation, account, known)
         if isinstance(reason := row["reason"], str) and reason == Reason.NO_RECORD.value:
             row["difference"] = _difference(apart.before, marks)
         detail = {
@@ -100,39 +146,34 @@ class Looking:
 
     def row(
         self,
-        passed: Passed,
+        brief: Brief,
         conversation: str | None = None,
         account: Account | None = None,
         settled: Sequence[Record] = (),
     ) -> Row:
-        """A request in a line: figures and names of no great length."""
-        told = passed.conversed
-        made = accounts.outcome(told.outcome) if told is not None else None
-        reason = _REASON.search(passed.outcome or "")
-        outcome, why = named(told) if told is not None else ("untouched", reason[1] if reason is not None else None)
-        before, after = weights(passed, told) if told is not None else (passed.received, passed.forwarded)
+        """A request in a line, as it is shown: figures and names of no great length."""
         return {
-            "id": passed.arrived.id[:_LONGEST_TEXT],
-            "at": passed.arrived.at // 1_000_000,
+            "id": brief.id,
+            "at": brief.at // 1_000_000,
             "conversation": conversation,
-            "tenant": self.named("tenant", told.tenant)[:8] if told is not None and told.tenant is not None else None,
-            "title": self._title(told.transcript) if told is not None else None,
-            "question": told.question if told is not None else None,
-            "api": passed.arrived.api,
-            "model": (told.model or "")[:_LONGEST_TEXT] if told is not None else "",
-            "status": passed.status,
-            "end": passed.end,
-            "outcome": outcome,
-            "reason": why if outcome != "compacted" else None,
-            "because": made["because"] if made is not None else None,
-            "figures": made["figures"] if made is not None else None,
-            "before": before,
-            "after": after,
-            "forwarded": passed.forwarded,
+            "tenant": self.named("tenant", brief.tenant)[:8] if brief.tenant is not None else None,
+            "title": brief.title,
+            "question": brief.question,
+            "api": brief.api,
+            "model": brief.model,
+            "status": brief.status,
+            "end": brief.end,
+            "outcome": brief.outcome,
+            "reason": brief.reason,
+            "because": brief.because,
+            "figures": accounts.figures(brief.figures),
+            "before": brief.before,
+            "after": brief.after,
+            "forwarded": brief.forwarded,
             "capsule_bytes": account.capsule_bytes if account is not None else 0,
-            "added": round(passed.added * 1000, 3),
-            "took": round(passed.took * 1000, 1),
-            "usage": _usage(told),
+            "added": round(brief.added * 1000, 3),
+            "took": round(brief.took * 1000, 1),
+            "usage": _usage(brief.usage),
             "tokens": None,
             "settled": [_asked(record) for record in settled],
             "difference": None,
@@ -146,8 +187,8 @@ class Looking:
         return state.hexdigest()[:12]
 
     def _title(self, read: Transcript | None) -> str | None:
-        """How a conversation begins, where content may be shown."""
-        if not self._content or read is None or not read.first_users:
+        """How a conversation begins. Only where content may be shown."""
+        if read is None or not read.first_users:
             return None
         return " ".join(read.first_users[0][1].text()[: 4 * _LONGEST_TEXT].split())[:_LONGEST_TEXT]
 
@@ -205,10 +246,8 @@ def _settled(known: Sequence[Record]) -> dict[int, dict[str, Any]]:
     return {record.ordinal: {**_asked(record), "message": None, "evidence": []} for record in known}
 
 
-def _usage(told: Conversed | None) -> dict[str, int | None] | None:
-    if told is None or told.usage is None:
-        return None
-    return {"input": told.usage.input, "cached": told.usage.cached, "output": told.usage.output}
+def _usage(used: Usage | None) -> dict[str, int | None] | None:
+    return None if used is None else {"input": used.input, "cached": used.cached, "output": used.output}
 
 
 def _short(text: str) -> str:

@@ -1,6 +1,7 @@
 """The watcher behind the inspector: it hears of each request, looks at it on a thread of its own, and keeps that.
 
-What waits to be looked at is bounded, and so is all that is kept: past that a request is only counted, or forgotten.
+A request is listed as it passes, and looked at when there is time (`leisure`). What waits for that is bounded, and so
+is all that is kept: past that a request is listed without its messages, which `left_out` counts, or forgotten.
 Everything but the looking happens on the event loop.
 """
 
@@ -9,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections import OrderedDict
+import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from proxy.gateway.watched import Arrived, Passed
@@ -18,6 +21,7 @@ from proxy.ledger.questions import Habits
 from proxy.visibility import accounts, logs
 from proxy.visibility.inspector.kept import Blobs, Row, Rows, packed, unpacked
 from proxy.visibility.inspector.looking import Looked, Looking, line_bytes, opened
+from proxy.visibility.leisure import Leisure, Turn
 from proxy.wire.messages import Message
 
 if TYPE_CHECKING:
@@ -31,6 +35,8 @@ _MOST_LISTENERS = 32
 _MOST_UNHEARD = 512
 _MOST_QUESTIONS = 400
 _STATE_EVERY = 0.25
+#: How long somebody who wants to see what passed waits for it to be looked at, in seconds.
+_CATCHES_UP = 1.0
 
 #: What a listener hears: the name of an event, and its data.
 Event = tuple[str, Any]
@@ -54,11 +60,23 @@ class Listener:
         return await self._unheard.get()
 
 
-class Inspector:
-    """One per process, made on its event loop."""
+@dataclass(slots=True)
+class _Waiting:
+    """A request that is to be looked at; None once it waits no longer, which `left` tells whoever waits for that."""
 
-    def __init__(self, settings: Settings, tally: Tally) -> None:
-        """`tally` adds up the same requests, and hears of each before this does."""
+    since: float
+    size: int
+    row: Row
+    request: Passed | None
+    left: asyncio.Event | None = None
+
+
+class Inspector:
+    """One per process, made on its event loop. `left_out` counts requests that it had no time or room to look at."""
+
+    def __init__(self, settings: Settings, tally: Tally, leisure: Leisure | None = None) -> None:
+        """`tally` adds up the same requests, and hears of each before this does; so does `leisure`, without which
+        there is always time."""
         given = settings.inspector
         habits = Habits(
             output_tools=frozenset(settings.policy.output_tools),
@@ -73,13 +91,15 @@ class Inspector:
         self._listeners: set[Listener] = set()
         self._underway = 0
         self._serial = 0
-        self._waiting: queue.SimpleQueue[Passed | None] = queue.SimpleQueue()
-        self._inside = 0
+        self.left_out = 0
+        self._leisure = leisure or Leisure()
+        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._inside: dict[int, _Waiting] = {}
         self._bytes = 0
+        self._closed = False
         self._thread: threading.Thread | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._early: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._telling: asyncio.TimerHandle | None = None
         self._opened: tuple[int, tuple[bytes, dict[int, bytes]]] | None = None
 
@@ -94,33 +114,45 @@ class Inspector:
         if request.arrived.api is None:
             return
         self._underway -= 1
-        size = len(request.conversed.came) if request.conversed is not None else 0
-        if self._inside >= _MOST_WAITING or self._bytes + size > _MOST_WAITING_BYTES:
-            self._seen(Looked(self._looking.row(request)))
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="evidence-inspector", daemon=True)
-            self._thread.start()
-        self._inside += 1
-        self._bytes += size
-        self._idle.clear()
-        self._waiting.put(request)
+        brief = self._looking.brief(request)
+        self._serial = serial = self._serial + 1
+        row: Row = {"serial": serial, "id": brief.id, "conversation": None, "tokens": None, "brief": brief}
+        told = request.conversed
+        if told is not None and told.was_read:
+            size = len(told.came)
+            if len(self._inside) >= _MOST_WAITING or self._bytes + size > _MOST_WAITING_BYTES:
+                self.left_out += 1
+                row["left_out"] = True
+            else:
+                self._look_later(_Waiting(time.monotonic(), size, row, request))
+        gone = self._rows.add(row)
+        if gone is not None:
+            self._forget(gone)
+        if self._listeners:
+            self._tell_of(row)
 
     def counted(self, counted: Counted) -> None:
         """Tokens come later than their request. A listener of `Counting`."""
-        tokens = {
+        row = self._rows.called(counted.passed.arrived.id)
+        if row is None:
+            return
+        row["tokens"] = {
             "before": counted.before.total,
             "after": counted.after.total,
             "estimated": not counted.before.known or counted.before.pictures > 0,
         }
-        row = self._rows.called(counted.passed.arrived.id)
-        if row is not None:
-            row["tokens"] = tokens
-            self._tell(("request", row))
-        else:
-            self._early[counted.passed.arrived.id] = tokens  # it is still being looked at
-            while len(self._early) > _MOST_WAITING:
-                self._early.popitem(last=False)
+        if self._listeners:
+            self._tell_of(row)
+
+    async def caught_up(self) -> None:
+        """Somebody wants to see what passed: wait until it was looked at, though not for long."""
+        last = next(reversed(self._inside.values()), None)
+        if last is not None:
+            self._leisure.hurry()
+            left = last.left = last.left or asyncio.Event()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CATCHES_UP):
+                    await left.wait()
 
     async def idle(self) -> None:
         """Wait until everything that passed was looked at."""
@@ -130,7 +162,9 @@ class Inspector:
         """Let the thread end. What still waits is not looked at."""
         if self._telling is not None:
             self._telling.cancel()
+        self._closed = True
         if self._thread is not None:
+            self._leisure.hurry()
             self._waiting.put(None)
             await asyncio.to_thread(self._thread.join, 1.0)
 
@@ -154,17 +188,18 @@ class Inspector:
             "underway": self._underway,
             "kept": len(self._rows),
             "conversations": self._rows.conversations(),
+            "left_out": self.left_out,
             "memory_bytes": self._blobs.size,
             "content": self.content,
         }
 
     def newest(self, most: int, before: int | None = None) -> list[Row]:
         """So many requests, newest first."""
-        return self._rows.newest(most, before)
+        return [self._shown(row) for row in self._rows.newest(most, before)]
 
     def conversation(self, name: str) -> dict[str, Any] | None:
         """A conversation: its requests, oldest first, and its questions; None where nothing of it is kept."""
-        rows = self._rows.conversation(name)
+        rows = [self._shown(row) for row in self._rows.conversation(name)]
         if not rows:
             return None
         questions = unpacked(self._blobs.get("questions", name)) or {}
@@ -183,7 +218,7 @@ class Inspector:
             return None
         detail = unpacked(self._blobs.get("detail", str(serial))) or {"messages": None, "questions": []}
         shown = self.content and self._blobs.get("content", str(serial)) is not None
-        return {"row": row, **detail, "content": shown}
+        return {"row": self._shown(row), **detail, "content": shown}
 
     async def line(self, serial: int, number: int, went: bool) -> list[Message] | None:
         """What stands in one line of a request; None where content is not shown, or no longer kept."""
@@ -195,54 +230,101 @@ class Inspector:
         if self._opened is None or self._opened[0] != serial:
             self._opened = (serial, await asyncio.to_thread(opened, blob))
         raw = line_bytes(self._opened[1], number, detail["messages"][number]["span"], went)
-        return await asyncio.to_thread(_messages, row["api"], raw)
+        return await asyncio.to_thread(_messages, self._shown(row)["api"], raw)
+
+    def _shown(self, row: Row) -> Row:
+        """A row as it is shown. One that was not looked at is only made now."""
+        brief = row.pop("brief", None)
+        if brief is not None:
+            row.update({**self._looking.row(brief), **row})
+        return row
 
     # Looking.
 
+    def _look_later(self, waiting: _Waiting) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="evidence-inspector", daemon=True)
+            self._thread.start()
+        self._inside[waiting.row["serial"]] = waiting
+        self._bytes += waiting.size
+        self._idle.clear()
+        self._waiting.put(waiting)
+
     def _work(self) -> None:
-        while self._one():
+        turn = self._leisure.turn()
+        while self._one(turn):
             pass
 
-    def _one(self) -> bool:
+    def _one(self, turn: Turn) -> bool:
         """Wait for a request and look at it; False at the end. While it waits it holds no request: bodies are large."""
-        request = self._waiting.get()
-        if request is None:
+        waiting = self._waiting.get()
+        if waiting is None:
             return False
+        turn.wait(waiting.since)
+        request = waiting.request
+        if self._closed:
+            return False
+        if request is None:
+            return True
+        looked = None
         try:
             looked = self._looking.look(request)
             self._note_questions(looked.row["conversation"], looked.questions)
         except Exception as fault:
             logs.fault("inspector-failed", fault, id=request.arrived.id)
-            looked = Looked(self._looking.row(request))
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._done, request, looked)
+            self._loop.call_soon_threadsafe(self._done, waiting, looked)
+        turn.worked()
         return True
 
-    def _done(self, request: Passed, looked: Looked) -> None:
-        self._inside -= 1
-        self._bytes -= len(request.conversed.came) if request.conversed is not None else 0
-        self._seen(looked)
+    def _done(self, waiting: _Waiting, looked: Looked | None) -> None:
+        if waiting.request is not None:
+            self._leave(waiting)
+            if looked is not None:
+                self._seen(waiting.row, looked)
+
+    def _leave(self, waiting: _Waiting) -> None:
+        """A request waits no longer."""
+        waiting.request = None
+        if waiting.left is not None:
+            waiting.left.set()
+        self._bytes -= waiting.size
+        del self._inside[waiting.row["serial"]]
         if not self._inside:
             self._idle.set()
 
-    def _seen(self, looked: Looked) -> None:
-        row = looked.row
-        self._serial += 1
-        row["serial"] = self._serial
-        row["tokens"] = self._early.pop(row["id"], None)
-        name = str(self._serial)
+    def _seen(self, row: Row, looked: Looked) -> None:
+        """What was seen of a request whose row is kept."""
+        row.pop("brief", None)
+        conversation = looked.row["conversation"]
+        row.update({**looked.row, "tokens": row["tokens"]})
+        if conversation is not None:
+            self._rows.belongs(row, conversation)
+        name = str(row["serial"])
         if looked.detail is not None:
             row["detail"] = self._blobs.put("detail", name, looked.detail)
         if looked.content is not None:
             self._blobs.put("content", name, looked.content)
-        gone = self._rows.add(row)
-        if gone is not None:
-            self._blobs.drop("detail", str(gone["serial"]))
-            self._blobs.drop("content", str(gone["serial"]))
-            if not self._rows.conversation(gone["conversation"] or ""):
-                self._blobs.drop("questions", gone["conversation"] or "")
-        self._tell(("request", row))
-        if self._listeners and self._telling is None:
+        if self._listeners:
+            self._tell_of(row)
+
+    def _forget(self, gone: Row) -> None:
+        """All else that is kept of a request whose row had to go."""
+        serial = gone["serial"]
+        waiting = self._inside.get(serial)
+        if waiting is not None:
+            self._leave(waiting)
+            self.left_out += 1
+        if "detail" in gone:
+            self._blobs.drop("detail", str(serial))
+            self._blobs.drop("content", str(serial))
+        conversation = gone["conversation"]
+        if conversation is not None and not self._rows.has(conversation):
+            self._blobs.drop("questions", conversation)
+
+    def _tell_of(self, row: Row) -> None:
+        self._tell(("request", self._shown(row)))
+        if self._telling is None:
             self._telling = self._loop.call_later(_STATE_EVERY, self._tell_state)
 
     def _tell_state(self) -> None:

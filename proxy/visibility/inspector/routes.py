@@ -77,15 +77,18 @@ class _Rooms:
         return _json(self._inspector.state())
 
     async def requests(self, request: web.Request) -> web.StreamResponse:
+        await self._inspector.caught_up()
         most = min(_number(request, "most", 100), _MOST_ROWS)
         before = _number(request, "before", -1)
         rows = self._inspector.newest(most, before if before >= 0 else None)
         return _json({"requests": rows, "state": self._inspector.state()})
 
     async def conversation(self, request: web.Request) -> web.StreamResponse:
+        await self._inspector.caught_up()
         return _json(self._inspector.conversation(request.match_info["name"]))
 
     async def request(self, request: web.Request) -> web.StreamResponse:
+        await self._inspector.caught_up()
         return _json(self._inspector.request(int(request.match_info["serial"])))
 
     async def line(self, request: web.Request) -> web.StreamResponse:

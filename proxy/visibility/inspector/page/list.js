@@ -179,15 +179,17 @@ function shrunk(name, change, write, ...beside) {
 }
 
 function counted(told) {
+  const of = `of ${many(told.counted, "request")}`;
   const how = told.guessed ? `${many(told.guessed, "request")} of unknown models, by a vocabulary near theirs` : "counted by their models' vocabularies";
-  return [how, told.pictures.before ? `pictures estimated: ${large(told.pictures.before)} came, ${large(told.pictures.after)} went` : null];
+  return [of, how, told.pictures.before ? `pictures estimated: ${large(told.pictures.before)} came, ${large(told.pictures.after)} went` : null];
 }
 
 function tiles(state) {
   const made = [
     tile("Requests", number(state.requests),
       `${number(state.compacted)} compacted, ${number(state.underway)} under way`,
-      `${many(state.conversations, "conversation")} among the ${number(state.kept)} kept`),
+      `${many(state.conversations, "conversation")} among the ${number(state.kept)} kept`,
+      state.left_out ? `${number(state.left_out)} too many at once to be looked at` : null),
     shrunk("Request bytes", state.bytes, bytes),
   ];
   const told = state.tokens;

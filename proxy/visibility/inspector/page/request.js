@@ -50,7 +50,9 @@ export class Request {
       el("div", null, el("h1", { tabindex: "-1" }, heading), el("p", { class: "lede" }, this.told.header ?? null, because ? `: ${because}.` : null)),
       this.facts,
       messages ? this.sides(messages, would)
-        : missing(row.conversation
+        : missing(row.left_out
+          ? "Its messages were not looked at: too many requests came at once."
+          : row.conversation
           ? "Its messages are no longer kept: the inspector forgets the oldest, and does not keep very large ones."
           : "Its messages were not read: it goes up as it came."));
   }
