@@ -82,6 +82,7 @@ class RecordStore:
         self._stirred = asyncio.Event()
         self._unwritten = Unwritten(queue_bytes)
         self._disk: _Disk | None = None
+        self._told_of_erasures: list[Callable[[], None]] = []
         self._closed = False
         self._reading: dict[_Wanted, asyncio.Task[Read]] = {}
         self._reads: dict[asyncio.Task[Any], float] = {}
@@ -213,6 +214,11 @@ class RecordStore:
             self._forget()
         return waiting + erased
 
+    def on_erasure(self, forget: Callable[[], None]) -> None:
+        """Have this called when something was erased, here or by any other process: whoever holds what came out of the
+        store, or went into it, is to forget it. Nobody says whose it was."""
+        self._told_of_erasures.append(forget)
+
     async def maintain(self, work: Callable[[Lance], Coroutine[Any, Any, T]]) -> T | None:
         """Do some long work on the open store, away from every request; None while no store lies there, or in memory.
 
@@ -301,6 +307,8 @@ class RecordStore:
     def _forget(self) -> None:
         self._cache.clear()
         self._followed.clear()
+        for forget in self._told_of_erasures:
+            forget()
 
     def _stir(self) -> None:
         """Somebody asks: what others write is worth knowing."""

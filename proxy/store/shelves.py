@@ -6,7 +6,7 @@ They are apart because their rows differ in size, age and use; they share the pl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +51,10 @@ class Store:
             self._collecting.cancel()
             await asyncio.gather(self._collecting, return_exceptions=True)
         await asyncio.gather(*(table.close() for table in self._tables.values()))
+
+    def on_erasure(self, forget: Callable[[], None]) -> None:
+        """Have this called when something was erased, by any process; see `RecordStore.on_erasure`."""
+        self.records.on_erasure(forget)
 
     def ready(self) -> tuple[bool, str]:
         """Whether all of it is well, and a line for the person who asks: of the first that is not, else of records."""
