@@ -22,7 +22,7 @@ from proxy.store import lance as lance_module
 from proxy.store import records as store_module
 from proxy.store.followed import Followed
 from proxy.store.lance import Lance
-from proxy.store.place import Place
+from proxy.store.place import RECORDS, SHELVES, Place
 from proxy.store.record import Entry, StoredRow
 from proxy.store.secret import StoreSecret
 from proxy.store.thread import StoreThread
@@ -158,7 +158,7 @@ async def test_more_than_one_look_takes_is_found_all_the_same(tmp_path: Path, as
         await one.flush()
         found = await other.find([each.key for each in records])
         assert found == {each.key: (each.payload,) for each in records}
-        assert 0 < other.counts()["followed"] <= 512
+        assert 0 < other.counts()["followed"] <= 256
 
 
 @pytest.mark.parametrize("also", ["merges", "deletes", "rewrites"])
@@ -266,6 +266,17 @@ async def test_a_look_that_hangs_costs_no_more_than_a_read_may(tmp_path: Path, m
             return bool(other.cached([each.key]))
 
         await eventually(is_known)
+
+
+def test_only_records_are_followed_and_only_where_a_read_is_a_round_trip() -> None:
+    followed = {
+        (uri, table)
+        for uri in (None, "s3://bucket/path", "gs://bucket/path", "az://container/path", "db://name")
+        for table in SHELVES
+        if Pace.of(Place.of(uri, Path("data"), table)).follow is not None
+    }
+    shared = ("s3://bucket/path", "gs://bucket/path", "az://container/path")
+    assert followed == {(uri, RECORDS) for uri in shared}
 
 
 def test_what_is_followed_stays_within_its_bytes_and_belongs_to_one_store() -> None:

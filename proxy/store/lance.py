@@ -36,7 +36,7 @@ SCHEMA_VERSION = 2
 # not told to look by itself: it would list the versions once more at each query, a round trip to an object store.
 _LOOKS_AGAIN_AFTER = 0.2
 # What is read of the end of the table, however much others wrote meanwhile. What was missed is read by its key.
-_MOST_OF_THE_END = 512
+_MOST_OF_THE_END = 256
 # Where others changed more than the end, the new rows are no longer surely the last ones: so many more are read.
 _MARGIN = 128
 # Where nobody looks they are never asked for; without them own rows are read again.

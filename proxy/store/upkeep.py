@@ -18,7 +18,7 @@ from proxy.store.door import Door
 from proxy.store.health import Counts, Health
 from proxy.store.heap import give_back
 from proxy.store.lance import Lance, Tail
-from proxy.store.place import Place
+from proxy.store.place import RECORDS, Place
 from proxy.store.record import StoreError
 from proxy.store.thread import StoreThread
 from proxy.store.writer import Writer
@@ -61,7 +61,8 @@ class Pace:
             return cls()
         if place.is_tended:
             return cls(linger=0.2)
-        return cls(linger=0.2, follow=0.5)
+        # Contents may be pictures of megabytes, which another replica seldom needs; held answers are asked for once.
+        return cls(linger=0.2, follow=0.5 if place.table == RECORDS else None)
 
 
 class Upkeep:
