@@ -17,8 +17,8 @@ import pytest
 
 from proxy.gateway.conversation import Asked, Conversations
 from proxy.gateway.keeping import Keeping
-from proxy.settings import Settings
-from proxy.store import RecordStore
+from proxy.settings import Settings, StoreSettings
+from proxy.store import RecordStore, open_store
 from tests.fake_store import FakeStore
 from tests.house.client import ask
 from tests.house.provider import Provider, completion, json_reply
@@ -108,6 +108,17 @@ async def test_whoever_holds_more_is_told_of_an_erasure_here_and_elsewhere(tmp_p
             return "there" in told
 
         await eventually(is_told)
+
+
+async def test_what_one_table_notices_all_forget(tmp_path: Path) -> None:
+    store = open_store(Settings(store=StoreSettings(data_dir=tmp_path / "data")))
+    await store.start()
+    store.contents.add(one := record())
+    await store.contents.flush()
+    assert store.contents.cached([one.key])
+    await store.records.erase(bytes(32))
+    assert not store.contents.cached([one.key])
+    await store.close()
 
 
 async def _finds(store: RecordStore, key: bytes) -> bool:

@@ -95,7 +95,7 @@ class RecordStore:
             self._place,
             self._unwritten,
             self._cache,
-            self._forget,
+            self.forget,
             self._counts,
             self._health,
             self._pace,
@@ -202,7 +202,7 @@ class RecordStore:
         hand is written and erased with the rest. StoreError if that could not be done; then it is to be asked again.
         """
         waiting = self._unwritten.drop(tenant, conversation)
-        self._forget()
+        self.forget()
         if self._place.in_memory:
             return waiting
         await self.flush()
@@ -211,13 +211,20 @@ class RecordStore:
         try:
             erased = 0 if lance is None else await self._disk.thread.run(lance.erase(tenant, conversation))
         finally:
-            self._forget()
+            self.forget()
         return waiting + erased
 
     def on_erasure(self, forget: Callable[[], None]) -> None:
         """Have this called when something was erased, here or by any other process: whoever holds what came out of the
         store, or went into it, is to forget it. Nobody says whose it was."""
         self._told_of_erasures.append(forget)
+
+    def forget(self) -> None:
+        """Know nothing by heart any more, but what waits to be written; and tell those who hold more."""
+        self._cache.clear()
+        self._followed.clear()
+        for forget in self._told_of_erasures:
+            forget()
 
     async def maintain(self, work: Callable[[Lance], Coroutine[Any, Any, T]]) -> T | None:
         """Do some long work on the open store, away from every request; None while no store lies there, or in memory.
@@ -303,12 +310,6 @@ class RecordStore:
             if not _suffices(known, reply):
                 rest.add(_Wanted(key, reply))
         return found, rest
-
-    def _forget(self) -> None:
-        self._cache.clear()
-        self._followed.clear()
-        for forget in self._told_of_erasures:
-            forget()
 
     def _stir(self) -> None:
         """Somebody asks: what others write is worth knowing."""

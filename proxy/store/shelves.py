@@ -35,6 +35,8 @@ class Store:
         self.contents = contents
         """What tools registered, and what else is not on the wire, by the digest of what it is."""
         self.held = HeldAnswers(held)
+        for other in (contents, held):
+            records.on_erasure(other.forget)  # it notices first: every request looks at it
         self._tables = {RECORDS: records, CONTENTS: contents, HELD: held}
         self.collector = Collector(records, contents, names_in) if names_in is not None else None
         self._collecting: asyncio.Task[None] | None = None
