@@ -7,7 +7,19 @@ WORKDIR /src
 # What is locked first: it changes seldom, so this layer is kept from build to build.
 COPY requirements.lock ./
 RUN /opt/evidence-proxy/bin/pip install --require-hashes --only-binary :all: -r requirements.lock
-COPY pyproject.toml README.md LICENSE ./
+# What only building and testing needs goes: headers and sources, tests, symbols of debuggers, and Arrow's own ways to
+# networks, since LanceDB reaches object stores by itself. NumPy's and Pillow's libraries were patched after they were
+# linked, and would break. Byte code stays: a container cannot write it, and would compile everything at each start.
+RUN apt-get update && apt-get install --yes --no-install-recommends binutils \
+    && cd /opt/evidence-proxy/lib/python3*/site-packages \
+    && rm -rf pyarrow/include pyarrow/src pyarrow/*flight* pyarrow/*_s3* pyarrow/_s3fs* pyarrow/_pyarrow_cpp_tests* \
+        pyarrow/libarrow_python*.so pyarrow/libarrow_python*.so.*.*.* \
+    && find . -type d -name tests -prune -exec rm -rf {} + \
+    && find . -type f -regex '.*\.\(pyx\|pxd\|pxi\|pyi\|h\|hpp\|c\|cpp\|a\)' -delete \
+    && find . -type f -name '*.so*' -not -path './numpy*' -not -path './PIL/*' -not -path './pillow.libs/*' \
+        -exec strip --strip-unneeded {} + \
+    && /opt/evidence-proxy/bin/python -c "import lancedb, pyarrow.dataset, aiohttp, uvloop, PIL.Image, rapidfuzz, tiktoken"
+COPY pyproject.toml README.md LICENSE NOTICES.md ./
 COPY proxy ./proxy
 # The build backend goes into pip's own build environment, and so never into the image.
 RUN /opt/evidence-proxy/bin/pip install --no-deps . \

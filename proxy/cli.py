@@ -253,9 +253,10 @@ async def _serve(
     except OSError as failed:
         return f"upstream.ca_file cannot be read ({failed.strerror or type(failed).__name__})"
     try:
-        # Requests are served from here on, and nobody waits for the admin port.
+        # Requests are served from here on. They need the store at once, and nobody waits for the admin port.
         gc.freeze()
         gc.enable()
+        await store.start()
         await asyncio.to_thread(importlib.import_module, "proxy.gateway.admin")
         from proxy.gateway.admin import Admin
         from proxy.gateway.records_api import RecordsApi
@@ -266,7 +267,6 @@ async def _serve(
         refused = await _start_admin(admin, settings.server, worker)
         if refused is not None:
             return refused
-        await store.start()
         warming += [asyncio.create_task(database.warm()) for database in databases.values()]
         capacity = gateway.capacity
         warming.append(asyncio.create_task(heap.give_back_at_rest(lambda: capacity.bytes, lambda: capacity.passed)))

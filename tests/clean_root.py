@@ -18,11 +18,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = "bookworm"
@@ -139,6 +142,69 @@ def started(stage: Stage) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["unshare", "--mount", "/bin/sh", "-ec", script], env={**env, **stage.env})
 
 
+class Provider(BaseHTTPRequestHandler):
+    """Answers everything with an answer that cites, and keeps what it was sent."""
+
+    bodies: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.bodies.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        message = {"role": "assistant", "content": ANSWER}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        body = json.dumps({"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+ANSWER = "It opens at nine [doc-1]."
+RESULTS = {f"doc-{number}": f"What result {number} says. " * 40 for number in (1, 2, 3)}
+SEARCH = {"id": "s1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+FIRST: list[dict[str, Any]] = [
+    {"role": "user", "content": "When does it open?"},
+    {"role": "assistant", "content": None, "tool_calls": [SEARCH]},
+    {
+        "role": "tool",
+        "tool_call_id": "s1",
+        "content": json.dumps([{"id": name, "content": text} for name, text in RESULTS.items()]),
+    },
+]
+SECOND = [*FIRST, {"role": "assistant", "content": ANSWER}, {"role": "user", "content": "And when does it close?"}]
+
+
+def conversed(stage: Stage) -> list[str]:
+    """A question, the container's end and another start, and the next question, which must be compacted."""
+    shutil.copy(ROOT / "config" / "auto.toml", stage.root / "etc" / "evidence-proxy.toml")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Provider)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    stage.env["EVIDENCE_PROXY_UPSTREAM__BASE_URL"] = f"http://127.0.0.1:{server.server_port}/v1"
+    said = []
+    for messages in (FIRST, SECOND):
+        process = started(stage)
+        try:
+            healthy(stage, process)
+            body = json.dumps({"model": "m", "messages": messages}).encode()
+            headers = {"Content-Type": "application/json", "Authorization": "Bearer somebody"}
+            asked = urllib.request.Request("http://127.0.0.1:8080/v1/chat/completions", body, headers)
+            with urllib.request.urlopen(asked, timeout=30) as reply:
+                said.append(reply.headers["Evidence-Proxy"])
+                reply.read()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+    server.shutdown()
+    sent = Provider.bodies[-1]
+    kept = [name for name, text in RESULTS.items() if text in sent]
+    print(f"a conversation over two starts: {said}; what was cited stands in it: {kept}")
+    well = said[1].startswith("compacted") and kept == ["doc-1"]
+    return [] if well else [f"a conversation over two starts: {said}, with {kept}"]
+
+
 def look(stage: Stage) -> list[str]:
     """What the image promises and does not keep."""
     faults = []
@@ -153,22 +219,27 @@ def look(stage: Stage) -> list[str]:
         process.send_signal(signal.SIGTERM)
         code = process.wait(60)
     faults += [f"SIGTERM: it ended with {code}"] if code != 0 else []
-    return faults
+    return faults + conversed(stage)
+
+
+def healthy(stage: Stage, process: subprocess.Popen[bytes]) -> bool:
+    """Whether its own health check says so within half a minute."""
+    health = json.loads(stage.said["HEALTHCHECK"].partition("CMD ")[2])
+    path = stage.env["PATH"]
+    began = time.monotonic()
+    while time.monotonic() - began < 30 and process.poll() is None:
+        checked = subprocess.run(
+            ["chroot", str(stage.root), *health], env={"PATH": path}, stderr=subprocess.DEVNULL, check=False
+        )
+        if checked.returncode == 0:
+            return True
+        time.sleep(0.2)
+    return False
 
 
 def asked(stage: Stage, process: subprocess.Popen[bytes]) -> list[str]:
     faults = []
-    health = json.loads(stage.said["HEALTHCHECK"].partition("CMD ")[2])
-    path = stage.env["PATH"]
-    began = time.monotonic()
-    while time.monotonic() - began < 30:
-        checked = subprocess.run(
-            ["chroot", str(stage.root), *health], env={"PATH": path}, stderr=subprocess.DEVNULL, check=False
-        )
-        if checked.returncode == 0 or process.poll() is not None:
-            break
-        time.sleep(0.2)
-    faults += ["its own health check fails"] if checked.returncode != 0 else []
+    faults += ["its own health check fails"] if not healthy(stage, process) else []
     with urllib.request.urlopen("http://127.0.0.1:8080/readyz", timeout=20) as reply:
         faults += [f"/readyz says {reply.status}"] if reply.status != 200 else []
     status = Path(f"/proc/{process.pid}/status").read_text()

@@ -230,6 +230,7 @@ class _Question:
     wrong: bool = False
     brackets: bool = False
     interrupted: bool = False
+    ambiguous: bool = False  # which reply stands in it cannot be told
 
 
 class _Walk:
@@ -274,6 +275,7 @@ class _Walk:
                     if ambiguous:
                         # A router, or another branch, got an answer here: which of the two stands here cannot be told.
                         truth.earliest = index
+                        now.ambiguous = True
                 ended = ambiguous = answered = False
         for place, question in enumerate(self.questions):
             self.judge_returns(question, place == len(self.questions) - 1)
@@ -347,12 +349,16 @@ class _Walk:
             table = tables[name]
             # Tables that are cited in one way share what is cited: a call declares for all of them.
             way = {other.name for other in self.setup if other.cite == table.cite}
-            newest = max(reply for _, reply, where, _, _ in question.returns if where in way)
-            declared = any(declares for reply, where, declares in question.found if where in way and reply > newest)
+            # What came back of a tool that failed is no evidence, and needs no declaration.
+            returns = [(reply, readable) for _, reply, where, _, readable in question.returns if where in way]
+            newest, surely = (max((r for r, sure in returns if sure or every), default=0) for every in (True, False))
+            after = [reply for reply, where, declares in question.found if where in way and declares]
+            declared = any(reply > surely for reply in after)
+            perhaps = declared and not any(reply > newest for reply in after)
             fate: bool | None
             if current or table.cite is None:
                 fate = False
-            elif not readable or question.wrong:
+            elif not readable or question.wrong or question.ambiguous or perhaps:
                 fate = None
             elif not has_ids and table.format == "auto":
                 fate = False
@@ -525,6 +531,8 @@ def _nothing_lost(
             same = sum(any(doc.content in other.content for other in e.docs) for e in truth.cited.values())
             if "the same words twice" in NOT_YET and (truth.interrupted or player.harmed or entry.far or entry.moot):
                 continue
+            if player.incomplete:
+                continue  # what a failed call named is kept beside what was cited later under the same id
             assert times <= max(1, same) or doc.local or doc.whole, (
                 f"promise 8: [{doc.id}] stands {times} times in the capsule"
             )

@@ -119,6 +119,9 @@ def _holds_chunks(raw: str) -> bool:
     return text.startswith(APPENDED) or f"\n\n{ADDED_LATER}\n\n[" in text
 
 
+_ENDS = re.compile(rf"\s*?(?:\Z|\n\n(?:\[|{re.escape(_STILL_ABOVE)}))")
+
+
 def _nothing_lost(player: Player, truth: Truth, verdict: Verdict, came: Cut, went: Cut) -> None:
     """Promise 3, and of 8: whole, exact, once per content, under its id."""
     if not verdict.replaced:
@@ -133,16 +136,15 @@ def _nothing_lost(player: Player, truth: Truth, verdict: Verdict, came: Cut, wen
                 stood = any(doc.content in text for raw in came.messages for text in texts_of(raw))
                 assert not stood, f"promise 3: [{doc.id}] was cited, and its content is gone: {doc.content!r}"
             written = [text for text in ours if f"[{doc.id}]" in text and doc.content in text]
-            if not (doc.whole or player.harmed or truth.interrupted):
+            if not (doc.whole or player.harmed or player.incomplete or truth.interrupted):
                 entries = [entry for text in written for entry in _entries(text, doc.id, doc.content)]
                 assert len(entries) == len(set(entries)), f"promise 8: [{doc.id}] is written twice: {entries}"
             for text in written:
                 at = text.find(doc.content)
                 assert text[:at].endswith("\n"), f"promise 8: [{doc.id}] does not begin where it began"
                 ending = text[at + len(doc.content) :]
-                assert ending == "" or ending.startswith(("\n\n[", f"\n\n{_STILL_ABOVE}")), (
-                    f"promise 8: [{doc.id}] does not end where it ended: {ending[:60]!r}"
-                )
+                # The same words may have been shown with white space behind them, too.
+                assert _ENDS.match(ending), f"promise 8: [{doc.id}] does not end where it ended: {ending[:60]!r}"
 
 
 def _entries(text: str, chunk_id: str, content: str) -> list[str]:

@@ -171,6 +171,14 @@ def test_promise_6_a_picture_is_sent_once_and_a_new_one_of_a_known_chunk_comes_t
     assert nothing.returns[2] == pictured(text) and nothing.raw.count(b"data:") == 0
 
 
+def test_promise_8_of_two_chunks_that_go_by_one_number_each_brings_its_own_picture() -> None:
+    talk = Talk()
+    talk.question(*searched("[1] one"), *cited([1]))
+    talk.question(*searched("[1] else", "s2"), *searched(pictured("[1] one", PICTURE), "s3"), *cited([1], call_id="c2"))
+    text = f"{wording.APPENDED}\n\n[1]\nelse"
+    assert talk.sent[-1].returns[3] == pictured(text, wording.label("1", None, None), PICTURE)
+
+
 def test_promise_3_a_kept_return_stays_and_shows_what_was_cited_of_it() -> None:
     """What it shows is not written again, then or later, though a later question finds it anew."""
     talk = Talk()

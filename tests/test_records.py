@@ -465,7 +465,9 @@ async def test_a_lost_record_does_not_exchange_what_was_cited_for_what_was_only_
     proxy = Proxy()
     history = await proxy.plays(question("first?", {"c1": "The pump runs at 3 bar."}, ["c1"]))
     history = await proxy.plays([*history, *question("second?", {"c1": "The pump runs at 4 bar."}, [])])
-    proxy.store.forget(1)
+    proxy.store.forget(
+        2
+    )  # the second record: the first one, and under what it is found by its conversation, stand before
     proxy.restart()
     call, registered = cited(["c1"])
     history = [*await proxy.replies([*history, user("third?")], call), registered]
@@ -512,3 +514,16 @@ async def test_promise_8_all_contents_of_the_newest_question_that_found_a_chunk_
     history = await proxy.plays([*history, user("second?"), *cited(["c1"], call_id="again"), says("Yes.")])
     seen = contents(await proxy.sees([*history, user("third?")]))
     assert "It runs at 3 bar." in seen and "The valve opens at 5 bar." in seen
+
+
+async def test_promise_3_what_an_answer_cited_counts_also_when_its_record_is_gone() -> None:
+    """The process remembers that the question was settled, and no more: by its boundary alone the evidence would go."""
+    proxy = Proxy()
+    first = [user("q1"), *searched("[a1] one\n[a2] two"), *cited(["a1"]), says("It is.")]
+    second = [*first, user("q2"), *searched("[b1] three", "s2"), *cited(["a2", "b1"], call_id="c2"), says("So it is.")]
+    await proxy.plays(second)
+    asked = [*second, user("q3")]
+    proxy.store.forget(
+        2
+    )  # the second record: the first one, and under what it is found by its conversation, stand before
+    assert "two" in contents(await proxy.sees(asked))

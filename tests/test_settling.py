@@ -239,3 +239,19 @@ def test_settling_a_conversation_seen_half_way_costs_by_the_message() -> None:
         return lambda: settled(*talk, user("r"))
 
     assert grows_gently(work, 100)
+
+
+def test_what_is_cited_again_before_another_output_shows_it_moves_to_the_newest_group() -> None:
+    """The output that comes later is kept beside it, since that may have been meant: both were cited here."""
+    name = "550e8400-e29b-41d4-a716-446655440000"
+    first = [
+        user("q1"),
+        calls(("e", "execute_code", {})),
+        returns("e", f"printed {name}"),
+        *cited([name], "Registered 1"),
+    ]
+    before = settled(*first, tables=(HAIKU,))
+    later = [*cited([name], "Registered 1", "c2"), calls(("e2", "execute_code", {})), returns("e2", f"again {name}")]
+    record = settled(*first, says("the answer"), user("q2"), *later, tables=(HAIKU,), before=before, from_reply=3)
+    ((entry, places),) = [(one, len(one.places)) for one in record.cited]
+    assert (before.cited[0].group, entry.group, places) == (1, 2, 2)

@@ -103,14 +103,17 @@ def _written(
             continue
         is_own = writing.carrier is not None
         # A chunk that stands in a return which stays is shown there, once.
-        entries = capsule.in_order([e for e in (*uncarried, *one.entries) if e.ret not in stays], tables)
+        going = [entry for entry in (*uncarried, *one.entries) if entry.ret not in stays]
+        entries = capsule.in_order(going, tables)
         uncarried = []
         for entry in entries:
             pictures.add(entry.pictures, entry.collection if writing.collections else None)
-        shown = {(entry.table, chunk_id) for entry in entries for chunk_id in entry.ids}
+        # Two chunks may go by one id: where ids are local, or in two collections. Each first appears elsewhere.
+        written = {(entry.table, entry.ids, entry.first) for entry in going}
         for chunk in (*writing.chunks, *writing.again):
-            if (chunk.table, chunk.id) not in shown:
+            if (chunk.table, (chunk.id,), chunk.first) not in written:
                 pictures.add(capsule.owned(chunk), chunk.collection if writing.collections else None)
+        shown = {(entry.table, chunk_id) for entry in entries for chunk_id in entry.ids}
         named = [chunk.id for chunk in writing.again if not chunk.local and (chunk.table, chunk.id) not in shown]
         pieces = [capsule.write(entry, writing.collections) for entry in entries]
         empty = wording.RECEIPT if is_own else wording.ADDED_LATER

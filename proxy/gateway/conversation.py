@@ -237,18 +237,19 @@ class Conversations:
             return Exchange(asked, Untouched(read.untouched or Reason.NOT_JSON))
         if not read.transcript.users:
             tenant = None
-        decision = await self._decided(asked, read, tenant, large)
+        conversation = None
+        if tenant is not None:
+            conversation = Conversation.of(tenant, asked.conversation_id, read.transcript)
+        decision = await self._decided(asked, read, conversation, large)
         if tenant is not None and read.seen is not None:
             self._seen.keep(tenant, asked.api, structs.replace(read.seen, done=decision.done), continues)
         member = read.transcript.request.api.MEMBER
         refusal = _refusal(decision.outcome, member) if decision.refuse else None
-        if tenant is None:
+        if tenant is None or conversation is None:
             return Exchange(asked, decision.outcome, refusal, None, read, decision.boundary)
         self._unsettled.put(keyed(tenant, read.transcript.shown), True)
-        after = _Afterwards(self, read, decision.boundary, tenant, asked, large)
-        if (conversation := _conversation(asked, read.transcript)) is not None:
-            evidence, from_reply = read.tables_of_returns, decision.boundary.reply + 1
-            self._keeping.see(conversation, read.transcript, evidence, from_reply)
+        after = _Afterwards(self, read, decision.boundary, conversation, asked, large)
+        self._keeping.see(conversation, read.transcript, read.tables_of_returns, decision.boundary.reply + 1)
         exchange = Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
         if refusal is None:
             exchange.body = self._offers.continuing(tenant, read.transcript.request, exchange.body)
@@ -350,13 +351,12 @@ class Conversations:
             noted=notes.as_of(noted, sent, len(shown.replies)),
         )
 
-    async def _decided(self, asked: Asked, read: _Read, tenant: bytes | None, large: bool) -> _Decision:
+    async def _decided(self, asked: Asked, read: _Read, whose: Conversation | None, large: bool) -> _Decision:
         """The decision on a request: by the record of the newest opening where that fits, as it nearly always does."""
         # Pictures may have to be decoded, which takes as long as their pixels are many.
         large = large or read.seen is None or read.seen.pictures
-        conversation = None
-        if tenant is not None and read.recordable and read.transcript is not None:
-            conversation = Conversation.of(tenant, asked.conversation_id, read.transcript)
+        conversation = whose if read.recordable else None
+        tenant = whose.tenant if whose is not None else None
         with asked.stays.room("store"):
             looked = await self._look_up(read, tenant, asked.question_id, 1 if asked.question_id is None else None)
             if conversation is not None and conversation.named:
@@ -410,6 +410,15 @@ class Conversations:
     def _given_in(self, tenant: bytes | None) -> Callable[[bytes], Boundary | None]:
         """What this process gave earlier requests of a tenant, by their transcripts' digests."""
         return (lambda shown: self._given.get(keyed(tenant, shown))) if tenant is not None else (lambda _: None)
+
+    def _settled_in(self, tenant: bytes | None) -> Callable[[bytes], bool]:
+        """Whether this process settled the reply to an earlier request of a tenant, by its transcript's digest."""
+
+        def settled(shown: bytes) -> bool:
+            key = keyed(tenant, shown) if tenant is not None else b""
+            return self._given.get(key) is not None and self._unsettled.get(key) is None
+
+        return settled
 
     # Reading: pure, and long for large bodies.
 
@@ -555,7 +564,13 @@ class Conversations:
         known = looked.known
         with asked.stays.room("ledger"):
             found = boundary.find(
-                asked_of, self._habits, lambda key: known.get(key, []), given, asked.question_id, read.tables
+                asked_of,
+                self._habits,
+                lambda key: known.get(key, []),
+                given,
+                asked.question_id,
+                read.tables,
+                self._settled_in(tenant),
             )
             if looked.named and given(asked_of.shown) is None:
                 found = (
@@ -653,6 +668,7 @@ class Conversations:
         tables: Tables,
         asked: Asked,
         course: Course,
+        conversation: Conversation,
     ) -> list[Settled]:
         """The records of what a reply settled, one for each of its choices that settled anything.
 
@@ -661,10 +677,7 @@ class Conversations:
         """
         settled = []
         from_reply = found.reply + 1
-        conversation = _conversation(asked, read)
-        as_shown, rewritten = read, frozenset[int]()
-        if conversation is not None:
-            as_shown, rewritten = self._keeping.as_shown(conversation, read, from_reply)
+        as_shown, rewritten = self._keeping.as_shown(conversation, read, from_reply)
         verdict = course.verdict() if self._policy.mode != "off" else None
         for reply in replies:
             if not settling.settles(reply, self._habits):
@@ -694,11 +707,15 @@ class Conversations:
                 self._policy.settled(record)
         return settled
 
-    async def keep(self, tenant: bytes, asked: Asked, read: Transcript, settled: list[Settled]) -> list[StoredRecord]:
+    async def keep(
+        self, of: Conversation, asked: Asked, read: Transcript, settled: list[Settled]
+    ) -> list[StoredRecord]:
         """Findable in this process from now on, and soon on disk: what a record needs first, then the record."""
-        rows = []
+        rows, tenant = [], of.tenant
         for one in settled:
-            conversation = Conversation.of(tenant, asked.conversation_id, one.transcript)
+            conversation = of
+            if one.transcript is not read:
+                conversation = Conversation.of(tenant, asked.conversation_id, one.transcript)
             record, contents = await self._keeping.completed(one, conversation)
             self._keeping.keep(contents)
             key, payload = keyed(tenant, one.transcript.key), records.encode(record)
@@ -730,7 +747,7 @@ class _Afterwards:
         conversations: Conversations,
         read: _Read,
         found: Boundary,
-        tenant: bytes,
+        conversation: Conversation,
         asked: Asked,
         large: bool,
     ) -> None:
@@ -741,7 +758,7 @@ class _Afterwards:
         self._recordable = read.recordable
         self._boundary = found
         self._tables = read.tables
-        self._tenant = tenant
+        self._conversation = conversation
         self._asked = asked
         self._large = large
 
@@ -752,7 +769,7 @@ class _Afterwards:
             return []
         names = reader.continued_by()
         if names:
-            self._conversations.remember(self._tenant, names, self._transcript, replies[0])
+            self._conversations.remember(self._conversation.tenant, names, self._transcript, replies[0])
         if not self._recordable and not any(reply.ran for reply in replies):
             return []
         settled = await _run(
@@ -765,9 +782,10 @@ class _Afterwards:
                 self._tables,
                 self._asked,
                 course,
+                self._conversation,
             ),
         )
-        rows = await self._conversations.keep(self._tenant, self._asked, self._transcript, settled)
+        rows = await self._conversations.keep(self._conversation, self._asked, self._transcript, settled)
         if rows:
             await self._conversations.shared()
         return rows
@@ -902,13 +920,6 @@ class _Failures:
 def tenant_digest(credential: str) -> bytes:
     """32 bytes that stand for a tenant in this process; the store keys them with a secret of its own."""
     return hashlib.sha256(b"tenant:" + credential.encode("utf-8", "surrogatepass")).digest()
-
-
-def _conversation(asked: Asked, read: Transcript) -> Conversation | None:
-    """Whose conversation a request belongs to; None without a tenant."""
-    if asked.credential is None:
-        return None
-    return Conversation.of(tenant_digest(asked.credential), asked.conversation_id, read)
 
 
 def keyed(tenant: bytes, digest: bytes) -> bytes:

@@ -28,12 +28,12 @@ class Recent(Generic[Key, Value]):
 
     def put(self, key: Key, value: Value) -> None:
         with self._lock:
-            before = self._values.get(key)
+            before = self._values.pop(key, None)
             self._values[key] = value
-            self._values.move_to_end(key)
-            self._took(before, value)
-            while self._values and self._is_full():
-                self._took(self._values.popitem(last=False)[1], None)
+            if before is not value:
+                self._took(before, value)
+                while self._values and self._is_full():
+                    self._took(self._values.popitem(last=False)[1], None)
 
     def drop(self, key: Key) -> None:
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec import structs
 
 from proxy.evidence.tables import Tables
 from proxy.ledger import records
@@ -45,19 +46,22 @@ def find(
     given: Given,
     question_id: str | None = None,
     tables: Tables = (),
+    settled: Callable[[bytes], bool] = lambda _: False,
 ) -> Boundary:
     """The newest opening behind which a record fits, unless an earlier request of the same question was given another.
 
     What was given to a request with exactly this transcript stands, and so does what the same question was given when
     it ended in fewer user messages. Else, going back reply by reply: a record that fits here begins a question that
     no earlier request was part of; else, if this process answered the request that this reply replied to, its boundary
-    holds for the whole question.
+    holds for the whole question. But where that reply `settled` its question, the record of it is gone: the question is
+    over, and what it cited counts.
     """
     for shown in (transcript.shown, *reversed(transcript.shown_before)):
         same = given(shown)
         if same is not None:
             return same
     answered = False  # by a later opening, which no record fits
+    gone = False  # it had one
     for index in range(len(transcript.replies) - 1, -1, -1):
         step = transcript.replies[index]
         opening = opening_after(transcript, index, habits)
@@ -70,8 +74,12 @@ def find(
                     record = heeding_later(transcript, record, index, tables, habits)
                 return Boundary(index, record)
             answered = answered or not opening.continues
+            gone = gone or settled(step.shown)
         earlier = given(step.shown)
         if earlier is not None and earlier.reply < index:
+            if gone and earlier.record is not None:
+                heeding = heeding_later(transcript, earlier.record, earlier.reply, tables, habits)
+                return structs.replace(earlier, record=heeding)
             return earlier
     return Boundary()
 

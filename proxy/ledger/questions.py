@@ -117,8 +117,11 @@ def follows_answer(transcript: Transcript, habits: Habits, same_question: Contai
 
     `same_question` are replies after which the host says that the question goes on.
     """
-    last = next((reply for reply in question_ends(transcript, habits) if reply not in same_question), None)
-    if last is None:
-        return range(0)
-    after = next((step.returns[0].ordinal for step in transcript.replies[last + 1 :] if step.returns), None)
-    return range(len(transcript.returns) if after is None else after)
+    after = len(transcript.returns)
+    for index in range(len(transcript.replies) - 1, -1, -1):
+        opening = opening_after(transcript, index, habits)
+        if opening is not None and not opening.continues and index not in same_question:
+            return range(after)
+        if own := transcript.replies[index].returns:
+            after = own[0].ordinal
+    return range(0)

@@ -214,6 +214,7 @@ class _Question:
     _seen: set[str] = field(default_factory=set)  # the names of the tables of its returns
     _own: list[Read] = field(default_factory=list)  # those that brought evidence to the last stretch
     _cited: list[tuple[Table, Resolved]] = field(default_factory=list)
+    _named: set[str] = field(default_factory=set)  # the ids of what was cited and not refused
     _reply_of: dict[int, int] = field(default_factory=dict)
     _earlier: dict[str, Index] = field(default_factory=dict)
 
@@ -325,9 +326,12 @@ class _Question:
         clear = True
         for cite in self._cites(way, tables, part, final):
             resolved = self._resolved(cite, resolver)
+            counts = cite.declares or cite.inline
             for meaning in resolved:
-                self._note(meaning, tables, before, beside=meaning.beside or not (cite.declares or cite.inline))
-            self.cites = self.cites or (bool(resolved) and (cite.declares or cite.inline))
+                self._note(meaning, tables, before, beside=meaning.beside or not counts)
+            if counts:
+                self._named.update(meaning.id for meaning in resolved)
+                self.cites = self.cites or bool(resolved)
             clear = clear and cite.clear
             # A citation counts for the declaration only if it came after the newest evidence; what is cited again
             # merges, and one whose ids resolve to nothing declares nothing.
@@ -512,7 +516,7 @@ class _Question:
                 stays = (entry.table, entry.id) not in surely
                 entry = msgspec.structs.replace(
                     entry,
-                    group=known.group if stays else entry.group,
+                    group=known.group if stays and entry.id not in self._named else entry.group,
                     places=_each_content((*known.places, *entry.places), kept) if stays else entry.places,
                     first=min(known.first, entry.first),
                     pictures=tuple(dict.fromkeys((*entry.pictures, *known.pictures))),
