@@ -255,6 +255,7 @@ async def _serve(
     try:
         # Requests are served from here on. They need the store at once, and nobody waits for the admin port.
         gc.freeze()
+        heap.collect_young_only()
         gc.enable()
         await store.start()
         await asyncio.to_thread(importlib.import_module, "proxy.gateway.admin")
@@ -267,9 +268,11 @@ async def _serve(
         refused = await _start_admin(admin, settings.server, worker)
         if refused is not None:
             return refused
+        gc.freeze()  # what the store and the admin port imported stays, too
         warming += [asyncio.create_task(database.warm()) for database in databases.values()]
         capacity = gateway.capacity
         warming.append(asyncio.create_task(heap.give_back_at_rest(lambda: capacity.bytes, lambda: capacity.passed)))
+        warming.append(asyncio.create_task(heap.collect_at_rest(lambda: gateway.running)))
         logs.event("listening", address=address, upstream=gateway.provider, **worker)
         await stopped.wait()
         logs.event("stopping")

@@ -1,6 +1,7 @@
-"""What the C library does with the memory of large bodies: kept while there is work, given back when it is over.
+"""What becomes of memory: that of large bodies is kept while there is work, and given back when it is over; the garbage
+collector goes through all that the process remembers when nobody waits for it.
 
-Only glibc is told anything; elsewhere all of this does nothing.
+Only glibc is told anything of buffers; elsewhere that does nothing.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
 import sys
 from collections.abc import Callable
 
@@ -17,6 +19,12 @@ _PAUSE_SECONDS = 2.0
 _WORTH_IT = 8 * 1024 * 1024
 #: With more than this in flight, what is free will be wanted again at once.
 _AT_REST = 1024 * 1024
+
+#: The collector's full passes never come by themselves. After so many of the middle generation's one is worth it, and
+#: under a load without a pause one is made after so many seconds all the same.
+_NEVER = 2**31 - 1
+_WORTH_COLLECTING = 10
+_COLLECTED_AT_LATEST = 600.0
 
 
 def keep_large_buffers() -> None:
@@ -49,6 +57,31 @@ async def give_back_at_rest(
         if now - before >= _WORTH_IT and held() <= _AT_REST:
             before = now
             await asyncio.to_thread(give_back)
+
+
+def collect_young_only() -> None:
+    """Leave full passes of the garbage collector to `collect_at_rest`. The young generations' go on as ever, and find
+    what requests leave: hardly anything that hangs in circles lives longer.
+
+    A full pass walks through every conversation that is remembered, which takes tenths of a second, and Python makes
+    one whenever a quarter of them is new: under load every few seconds, while all requests and streams wait.
+    """
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _NEVER)
+
+
+async def collect_at_rest(underway: Callable[[], int]) -> None:
+    """For ever: a full pass of the garbage collector once enough has changed and no request is `underway`. What it
+    finds until then, circles that outlived their request, is bounded by the time that there may be no such moment."""
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    while True:
+        await asyncio.sleep(_PAUSE_SECONDS)
+        if gc.get_count()[2] < _WORTH_COLLECTING:
+            continue
+        if not underway() or loop.time() - before >= _COLLECTED_AT_LATEST:
+            gc.collect()
+            before = loop.time()
 
 
 def _trim() -> Callable[[], None] | None:

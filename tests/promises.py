@@ -630,6 +630,8 @@ def _arranged(player: Player, history: History, truth: Truth, verdict: Verdict, 
     text = parts_of(verdict.replaced[capsule])[0][1]
     haiku = {table.name for table in player.setup if table.format == "haiku"}
     placed: list[tuple[int, CitedDoc, Doc]] = []
+    if any(entry.moot and any(doc.whole for doc in entry.docs) for entry in truth.cited.values()):
+        return  # what an id meant before is kept under it, too, and may be another id's output
     for entry in truth.cited.values():
         for doc in entry.docs:
             at = text.find(doc.content)

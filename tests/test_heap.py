@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import weakref
 
 import pytest
 
@@ -45,6 +47,67 @@ async def test_memory_is_given_back_once_enough_passed_and_hardly_any_is_held(
     with contextlib.suppress(asyncio.CancelledError):
         await task
     assert given == times
+
+
+@pytest.mark.parametrize(
+    ("underway", "passes", "at_latest", "full"),
+    [
+        (0, 0, 600.0, 0),  # nothing has changed
+        (0, 10, 600.0, 1),
+        (3, 10, 600.0, 0),  # somebody waits
+        (3, 10, 0.0, 1),  # and has for too long
+    ],
+)
+async def test_full_passes_of_the_garbage_collector_wait_for_a_moment_without_requests(
+    underway: int, passes: int, at_latest: float, full: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heap, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(heap, "_COLLECTED_AT_LATEST", at_latest)
+    looked, made = 0, 0
+    over = asyncio.Event()
+
+    class Collector:
+        @staticmethod
+        def get_count() -> tuple[int, int, int]:
+            nonlocal looked
+            looked += 1
+            if looked == 5:
+                over.set()
+            return 0, 0, 0 if made else passes
+
+        @staticmethod
+        def collect() -> None:
+            nonlocal made
+            made += 1
+
+    monkeypatch.setattr(heap, "gc", Collector)
+    task = asyncio.create_task(heap.collect_at_rest(lambda: underway))
+    await over.wait()
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert made == full
+
+
+def test_what_hangs_in_circles_and_dies_young_is_found_without_full_passes() -> None:
+    class Circle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    before = gc.get_threshold()
+    gc.collect()
+    full = gc.get_stats()[2]["collections"]
+    first = Circle()
+    gone = weakref.ref(first)
+    try:
+        heap.collect_young_only()
+        del first
+        kept = [[number] for number in range(300_000)]
+    finally:
+        gc.set_threshold(*before)
+    assert gone() is None
+    assert gc.get_stats()[2]["collections"] == full
+    assert len(kept) == 300_000
 
 
 def test_a_c_library_that_can_give_back_does() -> None:

@@ -259,6 +259,27 @@ def header_of_a_read_body(seen: Seen) -> bool:
     return bool(seen.evidence) and not seen.evidence.endswith(("reason=off", "reason=not-json"))
 
 
+async def test_a_burst_is_counted_and_looked_at_whole(provider: Provider, start: Start) -> None:
+    watched = await start()
+    provider.always(lambda _: json_reply({**completion("hi"), "usage": chat_usage(5, 3, 2)}))
+    bodies = [body(user(f"question {n}"), *searched(f"[c{n}] " + "one " * 50), model="gpt-4o") for n in range(320)]
+
+    for at in range(0, len(bodies), 32):
+        seen = await asyncio.gather(*(ask(watched.url, raw, headers=KEY) for raw in bodies[at : at + 32]))
+        assert {one.status for one in seen} == {200}
+    samples, totals = await watched.scrape(), watched.lookout.tally.totals()
+    rows = json.loads((await watched.show(f"/inspector/requests?most={len(bodies)}")).body)["requests"]
+
+    tokens = sum(TokenCounter().of(chat.cut(raw)).total for raw in bodies)
+    assert total(samples, "evidence_proxy_conversation_before_tokens_total") == totals.tokens.after == tokens
+    assert total(samples, "evidence_proxy_tokens_uncounted_total") == 0
+    assert total(samples, "evidence_proxy_requests_not_looked_at_total") == 0
+    assert total(samples, "evidence_proxy_conversation_before_bytes_total") == sum(map(len, bodies))
+    assert sorted(row["before"] for row in rows) == sorted(map(len, bodies))
+    assert sum(row["tokens"]["before"] for row in rows) == tokens
+    assert all(row["detail"] and row["conversation"] and row["usage"]["input"] == 5 for row in rows)
+
+
 # What is shown, and to whom.
 
 

@@ -439,3 +439,21 @@ async def test_without_a_vocabulary_nothing_is_missing_but_the_counts(
         await counting.idle()
     assert heard == []
     await counting.close()
+
+
+async def test_what_cannot_be_counted_is_known_to_be_left_out(
+    provider: Provider, start_here: StartHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("hunter2")
+
+    monkeypatch.setattr(Counter, "of", fails)
+    heard: list[Counted] = []
+    counting = Counting([heard.append])
+    proxy = await start_here(watcher=counting, evidence=[TABLE])
+    for sent in (body(*FIRST), b"no json"):
+        provider.reply(json_reply(completion("the answer")))
+        assert (await ask(proxy.url, sent, headers=KEY)).status == 200
+    await counting.idle()
+    assert (heard, counting.left_out) == ([], 1)
+    await counting.close()

@@ -103,7 +103,7 @@ def test_promise_1_cut_finds_each_message_where_it_stands(written: Written) -> N
 @given(bodies())
 def test_promise_1_splicing_each_message_by_itself_gives_the_very_bytes(written: Written) -> None:
     spans = [message.span for message in chat.cut(written.raw).messages]
-    same = [Splice(start, end, written.raw[start:end]) for start, end in spans]
+    same = [Splice(span.start, span.end, written.raw[span.start : span.end]) for span in spans]
     assert splice(written.raw, same) == splice(written.raw, []) == written.raw
 
 

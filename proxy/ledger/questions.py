@@ -44,7 +44,7 @@ def _continuing(prefixes: tuple[str, ...]) -> tuple[re.Pattern[str], list[str]]:
     return re.compile(rf"\s*(?:{'|'.join(ways)})" if ways else r"(?!)"), tags
 
 
-class Opening(msgspec.Struct, frozen=True):
+class Opening(msgspec.Struct, frozen=True, gc=False):
     """A user message that stands where a question may begin: after a reply that ended one.
 
     `reply` is the index of that reply; `user` the message; `continues` says that it asks for a correction.
@@ -90,7 +90,7 @@ def question_ends(transcript: Transcript, habits: Habits, down_to: int = 0) -> I
     return (found.reply for found in openings(transcript, habits, down_to) if not found.continues)
 
 
-class Stretch(msgspec.Struct, frozen=True):
+class Stretch(msgspec.Struct, frozen=True, gc=False):
     """The replies from one opening to the next: what looks like one question; `answered` if its end is shown."""
 
     first_reply: int

@@ -12,7 +12,6 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -24,7 +23,7 @@ from proxy.wire.messages import Call, Message, OtherPart, Picture, Request, Role
 _THINKING = re.compile(r"<(?P<end>/)?think(?:ing)?>", re.IGNORECASE)
 
 
-class Return(msgspec.Struct, frozen=True, eq=False):
+class Return(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A tool's return: its place among all returns of the transcript, in canonical order, and the call it answers.
 
     `told` is for those who ask the same of it in each request of a conversation: what they found out, which depends on
@@ -49,8 +48,7 @@ class Return(msgspec.Struct, frozen=True, eq=False):
         return self.call.name if self.call is not None else None
 
 
-@dataclass(slots=True)
-class ReplyStep:
+class ReplyStep(msgspec.Struct, eq=False, gc=False):
     """One reply of the model, and what stands between it and the next one.
 
     `key` and `shown` are digests of everything before it: without, and with, what the assistant said.
@@ -61,11 +59,18 @@ class ReplyStep:
     key: bytes
     shown: bytes
     text: str = ""
-    calls: list[Call] = field(default_factory=list)
-    returns: list[Return] = field(default_factory=list)
-    users: list[tuple[int, Message]] = field(default_factory=list)  # with their ordinal among all user messages
-    told: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # as of a Return
-    _digest: bytes | None = field(default=None, compare=False, repr=False)
+    calls: list[Call] = []
+    returns: list[Return] = []
+    users: list[tuple[int, Message]] = []  # with their ordinal among all user messages
+    told: dict[Any, Any] = {}  # as of a Return
+    _digest: bytes | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ReplyStep):
+            return NotImplemented
+        return (self.messages, self.key, self.shown, self.text, self.calls, self.returns, self.users) == (
+            (other.messages, other.key, other.shown, other.text, other.calls, other.returns, other.users)
+        )
 
     @property
     def digest(self) -> bytes:
@@ -78,7 +83,7 @@ class ReplyStep:
         return self._digest
 
 
-class Transcript(msgspec.Struct, frozen=True):
+class Transcript(msgspec.Struct, frozen=True, gc=False):
     """The messages of a request, in replies. `key` and `shown` are digests of all of it.
 
     `shown_before` are `shown` as it was before each further user message at the end: a client whose question failed
@@ -114,7 +119,7 @@ class Transcript(msgspec.Struct, frozen=True):
         return self.replies[first + 1].key if first + 1 < len(self.replies) else self.key
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     """The state of reading where the last reply begins: from there on, a longer conversation may read differently.
 
     `messages` is how many messages stand before it. What was read before is never changed again, and shared.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -57,7 +56,8 @@ def restored(
     if not told:
         return transcript, frozenset()
     replies = [
-        replace(step, returns=[told.get(found.ordinal, found) for found in step.returns]) for step in transcript.replies
+        msgspec.structs.replace(step, returns=[told.get(found.ordinal, found) for found in step.returns])
+        for step in transcript.replies
     ]
     returns = [told.get(found.ordinal, found) for found in transcript.returns]
     return msgspec.structs.replace(transcript, replies=replies, returns=returns), frozenset(told)

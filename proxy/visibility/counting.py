@@ -109,12 +109,13 @@ class Counting:
         turn.wait(since)
         if self._closed:
             return False
-        counted: Counted | None = None
+        counted, failed = None, False
         try:
             counted = self._count(request)
         except Exception as fault:
+            failed = True
             logs.fault("tokens-not-counted", fault, id=request.arrived.id)
-        self._tell(self._done, request, counted)
+        self._tell(self._done, request, counted, failed)
         turn.worked()
         return True
 
@@ -136,7 +137,7 @@ class Counting:
         self._inside = self._bytes = 0
         self._empty.set()
 
-    def _done(self, request: Passed, counted: Counted | None) -> None:
+    def _done(self, request: Passed, counted: Counted | None, failed: bool) -> None:
         assert request.conversed is not None
         self._inside -= 1
         self._bytes -= len(request.conversed.came)
@@ -146,7 +147,6 @@ class Counting:
                     listener(counted)
                 except Exception as fault:
                     logs.fault("watcher-failed", fault)
-        else:
-            self.left_out += 1
+        self.left_out += failed
         if not self._inside:
             self._empty.set()

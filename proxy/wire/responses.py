@@ -25,6 +25,7 @@ from proxy.wire.messages import (
     NotJson,
     Request,
     Role,
+    Span,
     Splice,
     Text,
 )
@@ -79,9 +80,9 @@ def cut(body: bytes, known: Request | None = None, whole: bool = False) -> Reque
     )
 
 
-def _string(body: bytes, span: tuple[int, int]) -> str:
+def _string(body: bytes, span: Span) -> str:
     try:
-        return cast(str, json.loads(body[span[0] : span[1]]))
+        return cast(str, json.loads(body[span.start : span.end]))
     except ValueError as error:
         raise NotJson("expected JSON in UTF-8") from error
 

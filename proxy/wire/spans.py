@@ -216,4 +216,4 @@ def _plain_value(body: bytes, span: Span, name: str) -> Span | None:
 def element_spans(body: bytes, span: Span) -> list[Span]:
     """The spans of the elements of the array that stands at `span`."""
     text = body[span.start : span.end].decode("latin-1")
-    return [Span(span.start + start, span.start + end) for start, end in elements(text, 0)]
+    return [Span(span.start + found.start, span.start + found.end) for found in elements(text, 0)]

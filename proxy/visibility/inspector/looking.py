@@ -47,7 +47,8 @@ _KINDS: tuple[differing.Kind, ...] = ("user", "call", "return")
 
 
 class Brief(NamedTuple):
-    """A request in a line, as it passed: of no great size, and nothing made yet of what it holds."""
+    """A request in a line, as it passed: of no great size, and nothing made yet of what it holds. `title` is only known
+    once it was looked at."""
 
     id: str
     at: int
@@ -90,13 +91,13 @@ class Looking:
         self._secret = secrets.token_bytes(32)
         self._apart = _Apart()
 
-    def brief(self, passed: Passed) -> Brief:
+    def brief(self, passed: Passed, title: str | None = None) -> Brief:
         """What is taken of every request, while it passes."""
         came, told = passed.arrived, passed.conversed
         if told is None:
             reason = _REASON.search(passed.outcome or "")
             why = reason[1] if reason is not None else None
-            tenant = title = question = usage = figures = because = None
+            tenant = question = usage = figures = because = None
             model, outcome, before, after = "", "untouched", passed.received, passed.forwarded
         else:
             outcome, why = named(told)
@@ -105,7 +106,6 @@ class Looking:
             before, after = weights(passed, told)
             tenant, question, figures, usage = told.tenant, told.question, told.outcome.figures, told.usage
             model = (told.model or "")[:_LONGEST_TEXT]
-            title = self._title(told.transcript) if self._content else None
         return Brief(
             came.id[:_LONGEST_TEXT], came.at, tenant, title, question, came.api, model, passed.status, passed.end,
             outcome, why, because, figures, before, after, passed.forwarded, passed.added, passed.took, usage,
@@ -126,7 +126,8 @@ class Looking:
         )
         asked = accounts_of.asking(read, told.evidence, self._habits, told.boundary, known)
         conversation = self.named("conversation", *apart.name)
-        row = self.row(self.brief(passed), conversation, account, known)
+        title = _title(read) if self._content else None
+        row = self.row(self.brief(passed, title), conversation, account, known)
         if isinstance(reason := row["reason"], str) and reason == Reason.NO_RECORD.value:
             row["difference"] = _difference(apart.before, marks)
         detail = {
@@ -186,17 +187,11 @@ class Looking:
             state.update(len(piece or b"").to_bytes(4, "big") + (piece or b""))
         return state.hexdigest()[:12]
 
-    def _title(self, read: Transcript | None) -> str | None:
-        """How a conversation begins. Only where content may be shown."""
-        if read is None or not read.first_users:
-            return None
-        return " ".join(read.first_users[0][1].text()[: 4 * _LONGEST_TEXT].split())[:_LONGEST_TEXT]
-
     def _lines(self, told: Conversed, account: Account) -> list[dict[str, Any]]:
         lines = []
         for line in account.lines:
             told_of = accounts.line(line)
-            told_of["span"] = list(line.span) if line.span is not None else None
+            told_of["span"] = [line.span.start, line.span.end] if line.span is not None else None
             told_of["tool"] = _short(line.tool) if line.tool is not None else None
             told_of["shows"] = told_of["shows"][:_MOST_IDS]
             came = memoryview(told.came)[line.span.start : line.span.end] if line.span is not None else b""
@@ -217,6 +212,13 @@ class Looking:
     def _questions(self, asked: Sequence[Asking]) -> list[dict[str, Any]]:
         told = accounts.questions(tuple(asked[-_MOST_QUESTIONS:]))
         return [{**one, "cited": [_short(name) for name in one["cited"][:_MOST_IDS]]} for one in told]
+
+
+def _title(read: Transcript) -> str | None:
+    """How a conversation begins. Only where content may be shown."""
+    if not read.first_users:
+        return None
+    return " ".join(read.first_users[0][1].text()[: 4 * _LONGEST_TEXT].split())[:_LONGEST_TEXT]
 
 
 def _looked_at(found: Return, table: Table) -> Shown:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from proxy.visibility.counting import Counted
     from proxy.visibility.totals import Tally
 
-_MOST_WAITING = 256
+_MOST_WAITING = 512
 _MOST_WAITING_BYTES = 128 * 1024 * 1024
 _MOST_LISTENERS = 32
 _MOST_UNHEARD = 512
