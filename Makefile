@@ -85,6 +85,7 @@ $(READY): requirements-dev.lock pyproject.toml
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(PIP) install --require-hashes -r requirements-dev.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q proxy
 	@touch $@
 
 # By uv, since they are many; it keeps to what the requirements name, as pip would.

@@ -184,11 +184,11 @@ def reached(figures: Figures, shape: str) -> str:
         if told is None:
             continue
         if "wrong" in told:
-            rows.append([_named(peer), f"broke off: {told['wrong'][:80]}", *[""] * 5])
+            rows.append([str(peer), f"broke off: {told['wrong'][:80]}", *[""] * 5])
             continue
         figure = [f"{told['bytes'] / 1e6:.1f} MB", f"{told['tokens'] / 1e6:.2f} M"]
         figure += [share(told[key]) for key in ("cited", "others", "current")]
-        rows.append([_named(peer), *figure, f"{told['repeated'] / told['bytes']:.0%}"])
+        rows.append([str(peer), *figure, f"{told['repeated'] / told['bytes']:.0%}"])
     return table(rows)
 
 
@@ -205,24 +205,20 @@ def speeds(figures: Figures) -> str:
             else:
                 cells.append(f"{one['rate']:,.{0 if one['rate'] >= 100 else 1}f} ({one['cpu'] * 1000:,.1f} ms)")
         held = [one["resident"] for one in told.values() if one is not None and "resident" in one]
-        rows.append([_named(peer), *cells, f"{max(held):,.0f} MB" if held else "-"])
+        rows.append([str(peer), *cells, f"{max(held):,.0f} MB" if held else "-"])
     return table(rows)
-
-
-def _named(peer: Peer) -> str:
-    return f"{peer.name} {peer.version()}"
 
 
 def short(figures: Figures) -> str:
     """The README's table."""
-    rows = [["", "bytes up", "cited, kept", "not cited, kept", "requests/s, 64 KB", "resident"]]
+    rows = [["", "sent up", "cited", "not cited", "current", "requests/s", "resident"]]
     for name, peer in PEERS.items():
-        told, fast = figures.get(name, {}).get("conversation, text"), figures.get(name, {}).get("64KB")
+        told, fast = figures.get(name, {}).get("conversation, json"), figures.get(name, {}).get("64KB")
         if told is None or fast is None or "wrong" in told or "wrong" in fast:
             continue
-        kept = [share(told[key]) for key in ("cited", "others")]
+        kept = [share(told[key]) for key in ("cited", "others", "current")]
         figure = [f"{told['bytes'] / 1e6:.1f} MB", *kept, f"{fast['rate']:,.0f}", f"{fast['resident']:,.0f} MB"]
-        rows.append([_named(peer), *figure])
+        rows.append([str(peer), *figure])
     return table(rows)
 
 
@@ -234,7 +230,7 @@ def missed(figures: Figures) -> list[str]:
         for name, peer in PEERS.items():
             theirs = figures.get(name, {}).get(size, {}).get("rate")
             if name not in NO_BOUND and ours and theirs and ours / theirs < bound:
-                told.append(f"{size}: {ours / theirs:.1f} times {peer.name}'s requests/s, the bound is {bound:g}")
+                told.append(f"{size}: {ours / theirs:.1f} times the requests/s of {peer}; the bound is {bound:g}")
     return told
 
 
@@ -262,9 +258,9 @@ async def main(asked: argparse.Namespace) -> int:
             if asked.part != "conversation":
                 into |= await speed(peer, sizes, *((1, 1.0) if asked.quick else (5, 2.0)))
         except (RuntimeError, OSError, subprocess.CalledProcessError) as fault:
-            print(f"{peer.name} could not be started: {fault}", file=sys.stderr)
+            print(f"{peer} could not be started: {fault}", file=sys.stderr)
             continue
-        print(f"{peer.name}: {json.dumps(into, indent=1)}" if asked.verbose else f"{peer.name}: done", flush=True)
+        print(f"{peer}: {json.dumps(into, indent=1)}" if asked.verbose else f"{peer}: done", flush=True)
         FIGURES.parent.mkdir(parents=True, exist_ok=True)
         FIGURES.write_text(json.dumps(figures, indent=1))
     parts = {f"conversation, {shape}": reached(figures, shape) for shape in forty.TABLES}

@@ -44,7 +44,11 @@ class Peer:
     name: str
     start: Callable[[str, str], Server]
     version: Callable[[], str]
+    how: str = ""
     own: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version()}" + (f", {self.how}" if self.how else "")
 
 
 def installed(package: str) -> Path:
@@ -78,13 +82,13 @@ def _litellm(provider: str, _: str) -> Server:
     return servers.start("LiteLLM", command, port, servers.PROXY_CORE, environment, directory, 180)
 
 
-def _headroom(name: str, *options: str) -> Callable[[str, str], Server]:
+def _headroom(*options: str) -> Callable[[str, str], Server]:
     def start(provider: str, _: str) -> Server:
         port, directory = servers.free_port(), _made()
         command = [str(installed("headroom") / "headroom"), "proxy", "--port", str(port), "--no-rate-limit"]
         command += ["--openai-api-url", f"{provider}/v1", *options]
         environment = {**QUIET, "HOME": str(directory)}
-        return servers.start(name, command, port, servers.PROXY_CORE, environment, directory, 180)
+        return servers.start("Headroom", command, port, servers.PROXY_CORE, environment, directory, 180)
 
     return start
 
@@ -105,13 +109,9 @@ def _nginx(provider: str, _: str) -> Server:
 
 PEERS = {
     "ours": Peer("Evidence Proxy", servers.ours, lambda: __version__, own=True),
-    "headroom": Peer("Headroom", _headroom("Headroom"), _version_of("headroom")),
-    "headroom-token": Peer(
-        "Headroom, token mode", _headroom("Headroom, token mode", "--mode", "token"), _version_of("headroom")
-    ),
-    "headroom-off": Peer(
-        "Headroom, no-optimize", _headroom("Headroom, no-optimize", "--no-optimize"), _version_of("headroom")
-    ),
+    "headroom": Peer("Headroom", _headroom(), _version_of("headroom")),
+    "headroom-token": Peer("Headroom", _headroom("--mode", "token"), _version_of("headroom"), "--mode token"),
+    "headroom-off": Peer("Headroom", _headroom("--no-optimize"), _version_of("headroom"), "--no-optimize"),
     "litellm": Peer("LiteLLM", _litellm, _version_of("litellm")),
     "nginx": Peer("nginx", _nginx, _nginx_version),
 }
