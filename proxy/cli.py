@@ -241,6 +241,8 @@ async def _serve(
     renewing = Renewing(gateway, conversations, store.contents, settings, keys, read)
     with contextlib.suppress(NotImplementedError, AttributeError):
         loop.add_signal_handler(signal.SIGHUP, renewing.renew)
+    store.on_erasure(renewing.forget)
+    store.on_erasure(lookout.forget)
     admin: Admin | None = None
     worker = {} if place.worker is None else {"worker": place.worker}
     warming: list[asyncio.Task[None]] = []

@@ -171,7 +171,13 @@ class InItems:
     async def ask(self, asked: Asked) -> ItemExchange:
         rendered = Rendered.of(asked.body)
         exchange = await self._conversations.ask(
-            Asked(rendered.body, asked.credential, asked.question_id, api="responses")
+            Asked(
+                rendered.body,
+                asked.credential,
+                asked.question_id,
+                conversation_id=asked.conversation_id,
+                api="responses",
+            )
         )
         return ItemExchange(exchange, asked.body, rendered)
 

@@ -538,6 +538,55 @@ def connections() -> Rows:
             Exchange([], up(b"GET /v1/x HTTP/1.1"), *PLAIN),
         ],
     )
+    big = bytes(range(256)) * 2048
+    yield (
+        "a request right behind a large body",
+        [
+            Exchange([sent(first, body=big) + sent(GET)], up(first, body=big), *PLAIN),
+            Exchange([], up(GET), *PLAIN),
+        ],
+    )
+    yield (
+        "a request in one piece with the end of a large body",
+        [
+            Exchange(
+                [sent(first, body=big)[:100_000], sent(first, body=big)[100_000:] + sent(GET)],
+                up(first, body=big),
+                *PLAIN,
+            ),
+            Exchange([], up(GET), *PLAIN),
+        ],
+    )
+    upgrade = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk")
+    yield (
+        "a change to HTTP/2 is not offered, and the request is answered as ever",
+        [
+            Exchange([sent(first, *upgrade, body=b"body")], up(first, body=b"body"), *PLAIN),
+            Exchange([sent(GET, *upgrade) + sent(first, body=b"x")], up(GET), *PLAIN),
+            Exchange([], up(first, body=b"x"), *PLAIN),
+        ],
+    )
+    yield (
+        "a change to HTTP/2 with chunks",
+        [
+            Exchange(
+                [sent(first, *upgrade, b"Transfer-Encoding: chunked"), b"3\r\none\r\n", b"0\r\n\r\n" + sent(GET)],
+                lines(first, b"Host: " + HOST, ID, b"Transfer-Encoding: chunked") + END + chunked(b"one"),
+                *PLAIN,
+            ),
+            Exchange([], up(GET), *PLAIN),
+        ],
+    )
+    yield (
+        "what follows the last request is not read",
+        one(
+            sent(GET, b"Connection: close") + sent(GET),
+            up(GET),
+            [answer(OK)],
+            down(OK, ours=(b"Connection: close",)),
+            ends=True,
+        ),
+    )
     yield (
         "a client that closes",
         one(

@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-import aiohttp
 import brotli  # type: ignore[import-untyped]
 import pytest
 
@@ -117,6 +116,11 @@ async def test_a_bomb_is_413_and_unfolds_no_further_than_the_limit(
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: p\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: p\r\nContent-Length: -2\r\n\r\n{}",
         b"POST /v1/chat\x00/completions HTTP/1.1\r\nHost: p\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: p\r\nHost: q\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /v1/chat/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/2.0\r\nHost: p\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: p\r\nContent-Type: a\r\nContent-Type: b\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"hello\r\n\r\n",
     ],
@@ -170,6 +174,53 @@ async def test_a_body_that_is_not_framed_as_announced_is_400(
     assert seen.status == 400
     assert openai_error(seen.body)["code"] == "malformed_request"
     client.close()
+    await still_works(proxy.url, provider)
+
+
+async def test_a_request_before_one_that_is_not_well_formed_is_answered_first(
+    provider: Provider, start_here: StartHere
+) -> None:
+    proxy = await start_here(Conversation())
+    provider.reply(ANSWER)
+    client = await Client.connect(proxy.url)
+    await client.send(request(body={}) + b"hello\r\n\r\n" + request(body={}))
+
+    seen = [await client.reply(), await client.reply()]
+
+    assert [one.status for one in seen] == [200, 400]
+    assert await client.ended()
+    assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize("target", ["/v1/chat/completions", "/v1/files"])
+@pytest.mark.parametrize("more", [b"0\r\nX: ", b"2;"])
+async def test_trailers_and_chunk_extensions_do_not_grow_for_ever(
+    provider: Provider, start_here: StartHere, target: str, more: bytes
+) -> None:
+    proxy = await start_here(Conversation())
+    client = await Client.connect(proxy.url)
+    head = b"POST %b HTTP/1.1\r\nHost: p\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n"
+    await client.send(head % target.encode())
+    assert (await client.head()).status == 100
+    await client.send(more)
+    for _ in range(7):  # one more than `server.max_header_bytes` allows
+        await client.send(b"x" * 10_000)
+
+    seen = await client.reply()
+
+    assert (seen.status, openai_error(seen.body)["code"]) == (400, "malformed_request")
+    client.close()
+    await still_works(proxy.url, provider)
+
+
+@pytest.mark.parametrize("begun", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 ", b"HTTP/1.1 200 "])
+async def test_a_reply_whose_head_does_not_end_is_502(provider: Provider, start_here: StartHere, begun: bytes) -> None:
+    proxy = await start_here(Conversation())
+    provider.reply(Reply(raw=begun + b"x" * 3_000_000))
+
+    seen = await ask(proxy.url, {})
+
+    assert (seen.status, openai_error(seen.body)["code"]) == (502, "upstream_unreachable")
     await still_works(proxy.url, provider)
 
 
@@ -266,11 +317,10 @@ async def test_what_is_no_reply_is_502(provider: Provider, start_here: StartHere
 
 def test_a_failure_to_connect_is_told_in_the_operating_systems_words_and_never_by_its_address() -> None:
     secret = "https://user:sk-secret@api.test"
-    key: Any = None
 
-    assert _why(aiohttp.ClientConnectorError(key, socket.gaierror(-2, secret))) == "the host name is not known"
-    assert _why(aiohttp.ClientConnectorError(key, OSError(111, "Connection refused"))) == "Connection refused"
-    assert _why(aiohttp.ClientError(secret)) == "ClientError"
+    assert _why(socket.gaierror(-2, secret)) == "the host name is not known"
+    assert _why(OSError(111, "Connection refused", secret)) == "Connection refused"
+    assert _why(OSError(secret)) == "OSError"
 
 
 async def test_logs_hold_no_content_no_credentials_and_no_query(

@@ -262,6 +262,14 @@ SMUGGLING = {
     "a chunk longer than it says": HOST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}x\r\n0\r\n\r\n" + SECOND,
     "a chunk that ends with LF": HOST + b"Transfer-Encoding: chunked\r\n\r\n2\n{}\n0\n\n" + SECOND,
     "no host": b"\r\n" + SECOND,
+    "two hosts": HOST + HOST + b"Content-Length: 0\r\n\r\n" + SECOND,
+    "a change to HTTP/2": HOST + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}" + SECOND,
+    "a change with two lengths": HOST
+    + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 0\r\nContent-Length: 40\r\n\r\n"
+    + SECOND,
+    "a change with a broken chunk": HOST
+    + b"Connection: Upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+    + SECOND,
     "a NUL in a name": HOST + b"X\x00A: 1\r\n\r\n" + SECOND,
     "a line without a colon": HOST + b"Content-Length\r\n\r\n" + SECOND,
 }

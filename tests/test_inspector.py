@@ -187,6 +187,17 @@ async def test_with_content_each_message_is_shown_as_it_came_and_as_it_went(watc
     assert (await watching.see("/inspector/requests/2/lines/99?side=came")).status == 404
 
 
+async def test_when_something_was_erased_nothing_that_was_said_is_shown_any_more(watch: Watch) -> None:
+    watching = await watch(inspector={"content": True})
+    await watching.send(*TALK[:-1])
+    (row,) = await watching.rows()
+    assert row["title"] and (await watching.told(f"requests/{row['serial']}"))["messages"]
+    watching.inspector.forget()
+    (row,) = await watching.rows()
+    assert row["title"] is None and row["model"]
+    assert (await watching.told(f"requests/{row['serial']}"))["messages"] is None
+
+
 async def test_a_long_text_is_given_piece_by_piece(watch: Watch) -> None:
     watching = await watch(inspector={"content": True})
     long = "".join(f"{n:07d} " for n in range(40_000))

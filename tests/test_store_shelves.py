@@ -287,7 +287,7 @@ async def test_a_remote_store_is_opened_with_what_the_environment_says_and_sees_
         assert "hunter2" not in str(refused.value)
     await thread.stop()
     assert [uri for uri, _ in told] == ["s3://bucket/path", "gs://bucket/path", "az://container/path", "db://name"]
-    assert {options["read_consistency_interval"].total_seconds() for _, options in told} == {0.5}
+    assert not any("read_consistency_interval" in options for _, options in told), "looks are made, and counted, by us"
     for _, options in told[:3]:
         assert options["storage_options"]["timeout"] == "30s"
         assert not any("key" in name or "secret" in name for name in options["storage_options"])

@@ -1,4 +1,7 @@
-"""`Evidence-Conversation`: hosts that trim or rewrite their old history. Promises 1, 2, 3, 5, 6, 7, 8 and 9."""
+"""`Evidence-Conversation`: hosts that trim or rewrite their old history. Promises 1, 2, 3, 5, 6, 7, 8 and 9.
+
+Each is held in chat messages and in the items of the Responses API: what goes up is put back into messages.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from proxy.compaction import wording
 from tests.conftest import StartHere
 from tests.house.client import ask
 from tests.house.provider import Provider, completion, json_reply
+from tests.house.responding import response
+from tests.items import Rendered
 from tests.rewrites import CREDENTIAL
 from tests.talk import body, calls, cited, returns, says, user
 from tests.test_pictures import picture, text
@@ -35,22 +40,30 @@ def question(number: int, *ids: str, found: Any = None, call: str | None = None)
 
 
 class Host:
-    """A host that sends what it likes of its history, through a proxy."""
+    """A host that sends what it likes of its history, through a proxy, to the API of its choice."""
 
-    def __init__(self, url: str, provider: Provider, *headers: tuple[str, str]) -> None:
+    def __init__(self, url: str, provider: Provider, api: str, *headers: tuple[str, str]) -> None:
         self.url = url
+        self.api = api
         self.provider = provider
         self.headers: list[Any] = [CREDENTIAL, *headers]
         self.store: Any = None
 
     async def sends(self, *messages: Json, answer: str = "the answer") -> tuple[str, list[Json]]:
         """What the reply's header says, and the messages that went up."""
-        self.provider.reply(json_reply(completion(answer)))
-        seen = await ask(self.url, body(*messages), headers=self.headers)
+        if self.api == "chat":
+            self.provider.reply(json_reply(completion(answer)))
+            seen = await ask(self.url, body(*messages), headers=self.headers)
+            went = self.provider.requests[-1].body
+        else:
+            rendered = Rendered.of(body(*messages))
+            self.provider.reply(json_reply(response(answer)))
+            seen = await ask(self.url, rendered.body, target="/v1/responses", headers=self.headers)
+            went = rendered.back(self.provider.requests[-1].body)  # promise 1: nothing else changed
         assert seen.status == 200
-        sent = self.provider.requests[-1]
-        assert not any(name.lower() == b"evidence-conversation" for name, _ in sent.headers)
-        return seen.evidence, sent.json()["messages"]
+        headers = self.provider.requests[-1].headers
+        assert not any(name.lower() == b"evidence-conversation" for name, _ in headers)
+        return seen.evidence, json.loads(went)["messages"]
 
     async def holds(self, *questions: list[Json]) -> list[Json]:
         """Ask these questions one after the other, untrimmed; returns the whole history, all answered."""
@@ -62,11 +75,11 @@ class Host:
         return history
 
 
-@pytest.fixture
-def start(start_here: StartHere, provider: Provider) -> Any:
+@pytest.fixture(params=["chat", "responses"])
+def start(start_here: StartHere, provider: Provider, request: pytest.FixtureRequest) -> Any:
     async def started(*headers: tuple[str, str], **more: Any) -> Host:
         proxy = await start_here(evidence=[TABLE], **more)
-        host = Host(proxy.url, provider, *(headers or (NAMED,)))
+        host = Host(proxy.url, provider, request.param, *(headers or (NAMED,)))
         host.store = proxy.store
         return host
 

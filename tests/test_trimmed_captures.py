@@ -7,6 +7,7 @@ import json
 import pytest
 
 from proxy.compaction import wording
+from tests import test_responses_captures as in_items
 from tests.captures import client, clients, each
 from tests.conftest import StartHere
 from tests.house.provider import Provider
@@ -35,10 +36,10 @@ def trimmed(body: bytes) -> bytes:
     start = next(
         index
         for index, message in enumerate(pieces.parsed)
-        if message["role"] == "user" and text_of(message).lstrip().startswith("Q2: ")
+        if message.get("role") == "user" and text_of(message).lstrip().startswith("Q2: ")
     )
-    kept = [raw for raw, message in zip(pieces.messages, pieces.parsed, strict=True) if message["role"] == "system"]
-    kept = [raw for raw in kept if raw in pieces.messages[:start]] + pieces.messages[start:]
+    first = zip(pieces.messages[:start], pieces.parsed, strict=False)
+    kept = [raw for raw, message in first if message.get("role") in ("system", "developer")] + pieces.messages[start:]
     return pieces.head + b",".join(kept) + pieces.tail
 
 
@@ -64,6 +65,31 @@ async def test_what_a_trimmed_question_cited_is_carried_by_the_next_one(
     assert turn.evidence.startswith(f"compacted; question=3; capsule={len(cited)}; receipts=0;")
     done = turn.rewrite()  # promise 1: nothing but evidence changed
     assert done.removed == [] and done.ids == [[(chunk,) for chunk in sorted(cited)]]
+
+
+@pytest.mark.parametrize("name", each([n for n in in_items.CARRIED if n != in_items.INTERRUPTED]))
+async def test_what_a_trimmed_question_cited_is_carried_by_the_next_one_in_items_too(
+    start_here: StartHere, provider: Provider, name: str
+) -> None:
+    proxy = await start_here(evidence=EVIDENCE, policy=POLICY)
+    asked = in_items.answered(client(name))
+    opens = next(
+        at
+        for at, (body, _) in enumerate(asked)
+        if text_of(cut(body).parsed[-1]).startswith("Q3: ") and b"<current_conversation>" not in body
+    )
+    last = (trimmed(asked[opens][0]), asked[opens][1])
+    stream = name.endswith("_stream")
+    turns = await drive(
+        proxy.url, provider, [*asked[:opens], last], stream=stream, headers=[CREDENTIAL, NAMED], target="/v1/responses"
+    )
+    turn = turns[-1]
+    assert {chunk for chunk in CONTENT if times_shown(turn.sent, chunk)} == {"c5", "c6"}
+    assert {chunk for chunk in CONTENT if times_shown(turn.forwarded, chunk)} == {"c1", "c3"}
+    assert turn.evidence.startswith("compacted; question=3; capsule=2; receipts=0;")
+    done = turn.rewrite()  # promise 1: nothing but evidence changed
+    # One client sends the calls of a reply in the order in which they ended: beta first.
+    assert done.removed == [] and done.ids in ([[("c1",), ("c3",)]], [[("c3",), ("c1",)]])
 
 
 @pytest.mark.parametrize("name", each([EDITED]))

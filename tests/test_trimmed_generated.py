@@ -15,6 +15,8 @@ from proxy.gateway.keeping import Keeping
 from proxy.settings import Settings
 from tests.fake_store import FakeStore
 from tests.house.provider import completion
+from tests.house.responding import of_completion
+from tests.items import InItems
 from tests.rewrites import assert_pairs, cut, pictures_in
 from tests.talk import body, calls, cited, returns, says, user
 from tests.test_pictures import picture, text
@@ -27,10 +29,12 @@ TABLE = {"format": "auto", "tools": ["search"], "cite": "cite"}
 class Generated:
     """One conversation: its questions as they were asked, and what its host makes of them later."""
 
-    def __init__(self, seed: int, layout: str) -> None:
+    def __init__(self, seed: int, layout: str, api: str) -> None:
         self.random = random.Random(seed)
         chosen = Settings(evidence=[TABLE], compaction={"layout": layout}, store={"uri": "memory://"})  # type: ignore[arg-type]
-        self.rooms = Conversations(chosen, FakeStore(), keeping=Keeping(FakeStore()))  # type: ignore[arg-type]
+        rooms = Conversations(chosen, FakeStore(), keeping=Keeping(FakeStore()))  # type: ignore[arg-type]
+        self.api = api
+        self.rooms: Any = rooms if api == "chat" else InItems(rooms)
         self.contents: dict[str, str] = {}
         self.pictures: dict[str, int] = {}
         self.cited: list[str] = []
@@ -83,7 +87,7 @@ class Generated:
         asked = Asked(raw, "Bearer sk-one", conversation_id="named")
         exchange = await self.rooms.ask(asked)
         said = completion(answer, () if answer is not None else [("x", "search", "{}")])
-        exchange.feed(json.dumps(said).encode())
+        exchange.feed(json.dumps(said if self.api == "chat" else of_completion(said)).encode())
         await exchange.ended(True)
         return exchange.header, raw, exchange.body
 
@@ -126,15 +130,16 @@ def _text(content: Any) -> str:
 
 
 @pytest.mark.parametrize("layout", ["single", "append"])
+@pytest.mark.parametrize("api", ["chat", "responses"])
 @pytest.mark.parametrize("batch", range(4))
-async def test_promises_hold_for_whatever_hosts_make_of_their_history(layout: str, batch: int) -> None:
+async def test_promises_hold_for_whatever_hosts_make_of_their_history(layout: str, batch: int, api: str) -> None:
     compacted = 0
     tries = 500 if FULL else 10
     for seed in range(batch * tries, (batch + 1) * tries):
-        one = Generated(seed, layout)
+        one = Generated(seed, layout, api)
         try:
             await one.play(6)
         except AssertionError as broken:
-            raise AssertionError(f"seed {seed}, layout {layout}: {broken}") from broken
+            raise AssertionError(f"seed {seed}, layout {layout}, {api}: {broken}") from broken
         compacted += one.compacted
     assert compacted > 5 * tries

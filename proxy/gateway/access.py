@@ -76,11 +76,11 @@ class ClientKeys:
         return found
 
 
-def whose(lines: headers.Headers, tenant: TenantSettings, grant: Grant | None) -> str | None:
+def whose(named: headers.Named, tenant: TenantSettings, grant: Grant | None) -> str | None:
     """What stands for a request's tenant: the one that a key of ours names, else what the settings say, or None."""
     if grant is not None and grant.tenant is not None:
         return f"\0tenant {grant.tenant}"  # no header's value begins so
-    return headers.credential(lines, tenant.by, tenant.header)
+    return headers.credential(named, tenant.by, tenant.header)
 
 
 def client_keys(settings: Settings, environ: Mapping[str, str] | None = None) -> ClientKeys | None:

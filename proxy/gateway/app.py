@@ -9,37 +9,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import socket
 import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from logging import Logger, getLogger
 from typing import Any, Protocol
-
-from aiohttp import web
-from aiohttp.http import RawRequestMessage
-from aiohttp.http_exceptions import LineTooLong
-from aiohttp.streams import StreamReader
-from aiohttp.web_protocol import RequestHandler
 
 from proxy.compaction.outcome import Reason, Untouched
 from proxy.gateway import encodings, errors, headers, listening, tunnel
 from proxy.gateway.access import ClientKeys, Grant, whose
+from proxy.gateway.clients import Clients, Malformed, Request, wants_websocket
 from proxy.gateway.conversation import Asked, tenant_digest
 from proxy.gateway.limits import Capacity, Full, Patience, Share, TooSlow
-from proxy.gateway.replies import Outgoing, Sent, give_up_later
+from proxy.gateway.replies import Outgoing
 from proxy.gateway.steering import Decoded, Head, Incoming, Steering
 from proxy.gateway.upstream import BrokenOff, Destination, Reply, TimeLimits, Unreachable, Upstream, origin_form
 from proxy.gateway.watched import Arrived, Conversed, Nobody, Passed, Stays, Watcher
 from proxy.settings import ServerSettings, Settings, TenantSettings
 from proxy.visibility import logs
 
-_HEADER_LINES = 512
-_READ_BUFFER = 1 << 18
 _IN_A_THREAD = 1 << 18  # decoding more than this would hold up the streams that are open beside it
 _CUT_SECONDS = 5.0  # for what is cut off at the end of a drain to be written down and closed
-_FOR_EVER = 1e9
 _COMMENT = b": keep-alive\n\n"
 _EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 
@@ -75,7 +66,7 @@ class Underway(Protocol):
     def feed(self, chunk: bytes) -> None: ...
     def finished(self) -> bool: ...
     async def settle(self) -> None: ...
-    async def ended(self, complete: bool) -> None: ...
+    def close(self, complete: bool) -> bool: ...
     def told(self) -> Conversed | None: ...
 
 
@@ -124,17 +115,15 @@ class _Alone:
         return False
 
     async def settle(self) -> None: ...
-    async def ended(self, complete: bool) -> None: ...
+    def close(self, complete: bool) -> bool:
+        return False
+
     def told(self) -> Conversed:
         return Conversed(self.body, self.body, self.outcome)
 
 
 class _TooLarge(Exception):
     pass
-
-
-class _Malformed(Exception):
-    """The framing of the client's request body is broken."""
 
 
 class _SlowUpload(Exception):
@@ -144,7 +133,35 @@ class _SlowUpload(Exception):
 class _Facts:
     """What is read of a request once and needed all the way: raw target, raw headers, the reply, the log line."""
 
-    def __init__(self, request: web.BaseRequest, server: ServerSettings, serving: Serving, share: Share) -> None:
+    __slots__ = (
+        "added",
+        "api",
+        "asked",
+        "began",
+        "end",
+        "evidence",
+        "exchange",
+        "forwarded",
+        "grant",
+        "headers",
+        "id",
+        "method",
+        "named",
+        "out",
+        "path",
+        "received",
+        "reply",
+        "request",
+        "serving",
+        "share",
+        "stays",
+        "target",
+        "trace",
+        "upload",
+        "waited",
+    )
+
+    def __init__(self, request: Request, server: ServerSettings, serving: Serving, share: Share) -> None:
         self.began = time.perf_counter_ns()
         self.request = request
         self.share = share
@@ -152,16 +169,19 @@ class _Facts:
         self.grant: Grant | None = None
         self.upload = Patience(server.body_seconds)
         self.method = request.method
-        self.asked = request.raw_path.encode("utf-8", "surrogateescape")
+        self.asked = request.target
         self.target = origin_form(self.asked)
         self.path = (self.target or b"").partition(b"?")[0]
-        self.headers: headers.Headers = request.raw_headers
-        ending = next((api for end, api in _APIS.items() if self.path.endswith(end)), None)
-        self.api = ending
+        self.headers = request.headers
+        self.named = request.named
+        self.api: str | None = None
+        for end, api in _APIS.items():
+            if self.path.endswith(end):
+                self.api = api
         self.evidence: str | None = None
         self.received = 0
         self.end = "complete"
-        self.id = headers.request_id(self.headers) or uuid.uuid4().hex
+        self.id = headers.request_id(self.named) or f"{random.getrandbits(128):032x}"
         self.out = Outgoing(request, Patience(server.send_seconds))
         # What watchers are told at the end, beside the above.
         self.exchange: Underway | None = None
@@ -175,15 +195,16 @@ class _Facts:
     def arrived(self) -> Arrived:
         """The request's head, for watchers."""
         path = (self.path or self.asked).decode("utf-8", "replace")[:512]
-        trace = tuple(line for line in self.headers if line[0].lower() in headers.TRACE)
+        trace: headers.Headers = ()
+        if not headers.TRACE.isdisjoint(self.named):
+            trace = tuple(line for line in self.headers if line[0].lower() in headers.TRACE)
         return Arrived(self.id, time.time_ns(), self.began, self.method, path, self.api, trace)
 
-    @contextlib.contextmanager
-    def adding(self) -> Iterator[None]:
-        """The client waits on our account for what happens inside."""
+    async def adding(self, work: Awaitable[None]) -> None:
+        """The client waits on our account for this."""
         since = time.perf_counter_ns()
         try:
-            yield
+            await work
         finally:
             self.added += time.perf_counter_ns() - since
 
@@ -202,7 +223,7 @@ class _Facts:
             sent=self.out.sent,
             added=self.added / 1e9,
             waited=self.waited / 1e9 if self.waited is not None else None,
-            provider_id=headers.value(reply.headers, headers.REQUEST_ID) if reply is not None else None,
+            provider_id=headers.first(reply.named, headers.REQUEST_ID) if reply is not None else None,
             stays=tuple(self.stays.ended),
             conversed=self.exchange.told() if self.exchange is not None else None,
         )
@@ -210,11 +231,13 @@ class _Facts:
     def up(self, rewritten: bool) -> list[tuple[bytes, bytes]]:
         """The header lines that go to the provider."""
         api_key = self.grant.upstream_key if self.grant is not None else None
-        return headers.up(self.headers, rewritten, api_key or self.serving.api_key, ours=self.grant is not None)
+        return headers.up(
+            self.headers, self.named, rewritten, api_key or self.serving.api_key, ours=self.grant is not None
+        )
 
     def credential(self, tenant: TenantSettings) -> str | None:
         """What stands for the request's tenant: the one that a key of ours names, else what the settings say."""
-        return whose(self.headers, tenant, self.grant)
+        return whose(self.named, tenant, self.grant)
 
     def own_lines(self) -> list[tuple[bytes, bytes]]:
         """Our reply headers for an answer of our own. A body that was never read is no JSON."""
@@ -227,41 +250,45 @@ class _Watch:
     """Shows a reply to its exchange, in the order that the ledger counts on, and keeps the exchange's faults away
     from the reply. A copy that cannot be decoded is no longer shown; the reply does not notice."""
 
+    __slots__ = ("_decoder", "_exchange", "_gateway", "_seen", "_settling", "_shows", "over")
+
     def __init__(
         self, gateway: Gateway, exchange: Underway | None, status: int, encoded: Sequence[bytes], limit: int
     ) -> None:
         self._gateway = gateway
         self._exchange = exchange
-        self._over = exchange is None
         self._settling: asyncio.Task[None] | None = None
         self._seen = True
+        self._shows = exchange is not None and status == 200
         self._decoder: encodings.Decoder | None = None
-        if exchange is not None and status == 200:
+        self.over = exchange is None
+        """Whether there is nothing to show, or no longer."""
+        if self._shows and encoded:
             try:
                 self._decoder = encodings.Decoder(encodings.named(v.decode("latin-1") for v in encoded), limit)
             except encodings.Broken:
-                self._seen = False
+                self._seen = self._shows = False
 
     def feed(self, chunk: bytes) -> None:
-        if self._decoder is None or self._exchange is None:
+        if not self._shows or self._exchange is None:
             return
         try:
-            for piece in self._decoder.feed(chunk):
+            for piece in (chunk,) if self._decoder is None else self._decoder.feed(chunk):
                 self._exchange.feed(piece)
         except (encodings.Broken, encodings.TooLarge):
-            self._decoder, self._seen = None, False
+            self._seen = self._shows = False
         except Exception as fault:
-            self._decoder, self._seen = None, False
+            self._seen = self._shows = False
             logs.fault("reply-not-read", fault)
 
     def finishing(self) -> bool:
         """Whether the finish of a stream has been seen, and what it settles is still to be written down."""
-        if self._over or self._settling is not None or self._decoder is None or self._exchange is None:
+        if self.over or not self._shows or self._settling is not None or self._exchange is None:
             return False
         try:
             return self._exchange.finished()
         except Exception as fault:
-            self._decoder, self._seen = None, False
+            self._seen = self._shows = False
             logs.fault("reply-not-read", fault)
             return False
 
@@ -273,41 +300,36 @@ class _Watch:
 
     async def ended(self, complete: bool) -> None:
         """The reply's body is at its end or broke off. A reply that was not seen whole counts as broken off."""
-        if self._over or self._exchange is None:
+        if self.over or self._exchange is None:
             return
-        self._over = True
+        self.over = True
         if self._settling is not None:
             await asyncio.shield(self._settling)  # the client may have left meanwhile; one thing after the other
-        await self._gateway.surely(self._exchange.ended(complete and self._seen))
+        await self._gateway.conclude(self._exchange, complete and self._seen)
 
 
 class _Comments:
-    """The pieces of a reply, and while none comes and the reply is a stream of events, a comment now and then: clients
-    and balancers give up on connections that are silent for as long as some models think. Only between two events."""
+    """While no piece of a reply comes and the reply is a stream of events, a comment now and then: clients and
+    balancers give up on connections that are silent for as long as some models think. Only between two events."""
+
+    __slots__ = ("_out", "_reply", "_seconds")
 
     def __init__(self, out: Outgoing, reply: Reply, seconds: float) -> None:
         self._out = out
         self._reply = reply
-        events = (headers.value(reply.headers, b"content-type") or "").lower().startswith("text/event-stream")
-        plain = not headers.values(reply.headers, b"content-encoding") and reply.length is None
+        events = (headers.first(reply.named, b"content-type") or "").lower().startswith("text/event-stream")
+        plain = b"content-encoding" not in reply.named and reply.length is None
         self._seconds = seconds if events and plain else 0
-        self._tail = b"\n\n"
 
-    async def next(self) -> bytes:
-        """The next piece. Raises what `Reply.chunk` and `Outgoing` raise."""
-        if not self._seconds:
-            return await self._reply.chunk()
-        while True:
-            try:
-                async with asyncio.timeout(self._seconds):
-                    chunk = await self._reply.chunk()
-            except TimeoutError:
-                if self._tail.endswith(_EVENT_ENDS):
-                    await self._out.write(_COMMENT)
-                    await self._out.drain()
-            else:
-                self._tail = (self._tail + chunk[-4:])[-4:]
-                return chunk
+    async def next(self, tail: bytes) -> bytes:
+        """Wait for the next piece; `tail` is how what was sent so far ends. Raises what `Reply.chunk` and `Outgoing`
+        raise."""
+        between = not tail or tail.endswith(_EVENT_ENDS)
+        while (chunk := await self._reply.chunk_within(self._seconds)) is None:
+            if between:
+                self._out.write(_COMMENT)
+                await self._out.drain()
+        return chunk
 
 
 class _Relay:
@@ -317,6 +339,8 @@ class _Relay:
     finish of a stream is relayed, else before the piece that completes the body, else before the end. Clients stop
     reading at the finish (or at a `[DONE]` in the same piece), so of that piece the last byte waits.
     """
+
+    __slots__ = ("_facts", "_left", "_out", "has_body", "watch")
 
     def __init__(self, facts: _Facts, watch: _Watch) -> None:
         self.watch = watch
@@ -336,26 +360,26 @@ class _Relay:
         self._left = head.length
 
     async def pass_on(self, chunk: bytes) -> None:
-        self.watch.feed(chunk)
-        if self._left is not None:
-            self._left -= len(chunk)
-            if self._left == 0:
-                with self._facts.adding():
-                    await self.watch.ended(True)
-        if self.watch.finishing():
-            await self._out.write(chunk[:-1])
-            with self._facts.adding():
-                await self.watch.settle()
-            chunk = chunk[-1:]
-        await self._out.write(chunk)
-        await self._out.drain()
+        if not self.watch.over:
+            self.watch.feed(chunk)
+            if self._left is not None:
+                self._left -= len(chunk)
+                if self._left == 0:
+                    await self._facts.adding(self.watch.ended(True))
+            if self.watch.finishing():
+                self._out.write(chunk[:-1])
+                await self._facts.adding(self.watch.settle())
+                chunk = chunk[-1:]
+        self._out.write(chunk)
+        if self._out.full:
+            await self._out.drain()
 
-    async def end(self) -> Sent:
-        with self._facts.adding():
-            await self.watch.ended(True)
+    async def end(self) -> bool:
+        if not self.watch.over:
+            await self._facts.adding(self.watch.ended(True))
         return await self._out.end()
 
-    async def broke(self) -> Sent:
+    async def broke(self) -> bool:
         self._facts.end = "upstream-broke"
         await self.watch.ended(False)
         return self._out.break_off()
@@ -369,7 +393,7 @@ class _Provider:
         send: Callable[[bytes, list[tuple[bytes, bytes]]], Awaitable[Reply]],
         body: bytes,
         lines: list[tuple[bytes, bytes]],
-        lines_beside: list[tuple[bytes, bytes]],
+        lines_beside: Callable[[], list[tuple[bytes, bytes]]],
         limit: int,
     ) -> None:
         self._send = send
@@ -388,7 +412,7 @@ class _Provider:
     async def ask(self, body: bytes | None = None) -> Incoming:
         if body is None and self._given is not None:
             return self._given
-        sent = self._send(self._body, self._lines) if body is None else self._send(body, self._lines_beside)
+        sent = self._send(self._body, self._lines) if body is None else self._send(body, self._lines_beside())
         return self._read(await sent)
 
     def _read(self, reply: Reply) -> Decoded:
@@ -422,18 +446,12 @@ class Gateway:
         self._limit = settings.server.max_body_bytes
         self.capacity = Capacity(settings.server.max_requests, settings.server.max_bytes_in_flight)
         self._upstream: Upstream | None = None
-        self._http: _Server | None = None
-        self._runner: web.ServerRunner | None = None
-        self._sites: list[web.SockSite] = []
+        self._clients = Clients(self.handle, settings.server)
         self._address = ""
-        self._running: set[asyncio.Task[Any]] = set()
+        self.running = 0
+        """How many requests are under way."""
         self._finishing: set[asyncio.Task[None]] = set()
         self._closing = False
-
-    @property
-    def running(self) -> int:
-        """How many requests are under way."""
-        return len(self._running)
 
     @property
     def provider(self) -> str:
@@ -446,14 +464,9 @@ class Gateway:
         upstream = self._settings.upstream
         limits = TimeLimits(upstream.connect_seconds, upstream.first_byte_seconds, upstream.idle_seconds)
         self._upstream = Upstream(upstream.base_url, limits, upstream.ca_file)
-        self._http = _Server(self.handle, self._server)
-        self._runner = web.ServerRunner(self._http, shutdown_timeout=0.1)
-        await self._runner.setup()
         try:
             for listener in listeners or listening.listeners(self._server)[0]:
-                site = web.SockSite(self._runner, listener, backlog=listening.BACKLOG)
-                await site.start()
-                self._sites.append(site)
+                await self._clients.listen(listener)
                 self._address = self._address or listening.address_of(listener)
         except OSError:
             await self.close()
@@ -467,44 +480,44 @@ class Gateway:
     async def close(self) -> None:
         """Take no new requests, let what is under way go on for `drain_seconds`, then end it."""
         self._closing = True
-        for site in self._sites:
-            await site.stop()
-        self._sites = []
-        if self._http is not None:
-            self._http.close_idle()
-        if self._running:
-            await asyncio.wait(self._running, timeout=self._server.drain_seconds or None)
-        for task in list(self._running):
+        self._clients.stop()
+        if running := self._clients.running():
+            await asyncio.wait(running, timeout=self._server.drain_seconds or None)
+        for task in (running := self._clients.running()):
             task.cancel()
-        if self._running:
-            await asyncio.wait(self._running, timeout=_CUT_SECONDS)
+        if running:
+            await asyncio.wait(running, timeout=_CUT_SECONDS)
         if self._finishing:
             await asyncio.wait(self._finishing, timeout=_CUT_SECONDS)
-        if self._runner is not None:
-            await self._runner.cleanup()
+        self._clients.close()
         if self._upstream is not None:
             await self._upstream.close()
 
-    async def surely(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` to its end even if this request is cancelled meanwhile: a client that has read its whole answer
-        may hang up at once, and what the answer settled must not be lost for that. Faults are logged, not raised."""
-        await asyncio.shield(self.begin(work))
+    async def conclude(self, exchange: Underway, complete: bool) -> None:
+        """The reply to an exchange is over. What it settles is written down even if this request is cancelled
+        meanwhile: a client that has read its whole answer may hang up at once, and nothing must be lost for that.
+        Faults are logged, not raised."""
+        try:
+            settles = exchange.close(complete)
+        except Exception as fault:
+            logs.fault("settling-failed", fault)
+        else:
+            if settles:
+                await asyncio.shield(self.begin(exchange.settle()))
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start what `surely` waits for."""
+        """Start what is finished whatever becomes of the request. Faults are logged, not raised."""
         task = asyncio.create_task(_guarded(work))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
         return task
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request."""
+    async def handle(self, request: Request) -> bool:
+        """Answer one request. Returns whether its connection may serve another."""
         facts = _Facts(request, self._server, self._serving, self.capacity.share())
         arrived = facts.arrived()
         facts.trace = self._watcher.arrived(arrived)
-        task = asyncio.current_task()
-        if task is not None:
-            self._running.add(task)
+        self.running += 1
         if self._closing:
             facts.out.hang_up()
         try:
@@ -523,10 +536,7 @@ class Gateway:
             return await facts.out.answer(errors.internal(), facts.own_lines())
         finally:
             facts.share.release()
-            if task is not None:
-                self._running.discard(task)
-            if self._closing:
-                request.protocol.close()  # after this reply
+            self.running -= 1
             try:
                 passed = facts.passed(arrived)
                 self._watcher.passed(passed)
@@ -534,7 +544,7 @@ class Gateway:
             except Exception as fault:  # the reply is out; what is told of it must not undo that
                 logs.fault("not-told", fault, id=facts.id)
 
-    async def _answer(self, facts: _Facts) -> Sent:
+    async def _answer(self, facts: _Facts) -> bool:
         if facts.path == b"/healthz":
             return await facts.out.answer(_json(200, {"status": "ok"}))
         if facts.path == b"/readyz":
@@ -552,7 +562,7 @@ class Gateway:
             facts.out.hang_up()
             return await facts.out.answer(errors.full(full.what), facts.own_lines())
 
-    async def _serve(self, facts: _Facts) -> Sent:
+    async def _serve(self, facts: _Facts) -> bool:
         """What takes work. Raises `Full` where there is too much of it already."""
         if facts.serving.keys is not None:
             facts.grant = facts.serving.keys.grant(facts.headers)
@@ -560,7 +570,7 @@ class Gateway:
                 facts.end = "unknown-key"
                 facts.out.hang_up()
                 return await facts.out.answer(errors.unknown_key(), facts.own_lines())
-        self.capacity.room_for(_content_length(facts.headers) or 0 if facts.api is not None else 0)
+        self.capacity.room_for(_content_length(facts.named) or 0 if facts.api is not None else 0)
         if facts.path == _RETURNS and facts.serving.tagging is not None:
             return await self._tag(facts, facts.serving.tagging)
         if facts.method == "CONNECT":
@@ -572,7 +582,7 @@ class Gateway:
         try:
             if facts.api is not None and facts.method == "POST":
                 return await self._converse(facts)
-            if tunnel.wanted(facts.method, facts.headers):
+            if wants_websocket(facts.request):
                 return await self._tunnel(facts)
             return await self._pass_through(facts)
         except Unreachable as nobody:
@@ -583,19 +593,19 @@ class Gateway:
             facts.end = "upload-slow"
             facts.out.hang_up()
             return await facts.out.answer(errors.too_slow(), facts.own_lines())
-        except _Malformed:
+        except Malformed:
             facts.end = "malformed"
             facts.out.hang_up()
             return await facts.out.answer(errors.malformed("its body is not framed as announced"), facts.own_lines())
 
-    async def _converse(self, facts: _Facts) -> Sent:
+    async def _converse(self, facts: _Facts) -> bool:
         """A conversation: read whole, looked at, forwarded rewritten or as the very bytes that came."""
         try:
             raw = await self._body(facts)
         except _TooLarge:
             return await self._too_large(facts, decoded=False)
         since = time.perf_counter_ns()
-        codings = encodings.named(v.decode("latin-1") for v in headers.values(facts.headers, b"content-encoding"))
+        codings = encodings.named(v.decode("latin-1") for v in facts.named.get(b"content-encoding", ()))
         try:
             body = await self._decoded(raw, codings)
         except encodings.TooLarge:
@@ -621,14 +631,18 @@ class Gateway:
         facts.forwarded = len(sent)
         lines = facts.up(not untouched)
         provider = _Provider(
-            lambda body, lines: self._send(facts, lines, body, len(body)), sent, lines, facts.up(True), self._limit
+            lambda body, lines: self._send(facts, lines, body, len(body)),
+            sent,
+            lines,
+            lambda: facts.up(True),
+            self._limit,
         )
         if exchange.steering is not None:
             return await self._steer(facts, provider, exchange, exchange.steering)
         try:
             reply, steering = await self._sent(facts, lines, sent, exchange)
         except BaseException:
-            await self.surely(exchange.ended(False))
+            await self.conclude(exchange, False)
             raise
         if steering is not None:
             return await self._steer(facts, provider.given(reply), exchange, steering)
@@ -661,21 +675,21 @@ class Gateway:
             logs.fault("conversation-failed", fault, id=facts.id)
             return None
 
-    async def _tag(self, facts: _Facts, tagging: Tagging) -> Sent:
+    async def _tag(self, facts: _Facts, tagging: Tagging) -> bool:
         """A tool's results: answered here, whatever they are; the provider never sees them."""
         if facts.method != "POST":
             facts.out.hang_up()
             return await facts.out.answer(errors.only_posts(facts.path.decode()), facts.own_lines())
         try:
             raw = await self._body(facts)
-            codings = encodings.named(v.decode("latin-1") for v in headers.values(facts.headers, b"content-encoding"))
+            codings = encodings.named(v.decode("latin-1") for v in facts.named.get(b"content-encoding", ()))
             body = await self._decoded(raw, codings)
         except (_TooLarge, encodings.TooLarge) as fault:
             facts.end = "too-large"
             facts.out.hang_up()
             decoded = isinstance(fault, encodings.TooLarge)
             return await facts.out.answer(errors.body_too_large(self._limit, decoded), facts.own_lines())
-        except _Malformed:
+        except Malformed:
             facts.end = "malformed"
             facts.out.hang_up()
             return await facts.out.answer(errors.malformed("its body is not framed as announced"), facts.own_lines())
@@ -689,23 +703,30 @@ class Gateway:
         answer = await tagging.answer(body, tenant_digest(who) if who is not None else None)
         return await facts.out.answer(answer, facts.own_lines())
 
-    async def _pass_through(self, facts: _Facts) -> Sent:
+    async def _pass_through(self, facts: _Facts) -> bool:
         """Not a conversation: streams both ways."""
         facts.share.enter()
         if facts.api is not None:
             facts.evidence = (await self._ask(facts, b"")).header
         lines = facts.up(False)
-        length = _content_length(facts.headers)
-        chunked = bool(headers.values(facts.headers, b"transfer-encoding"))
+        length = _content_length(facts.named)
+        chunked = b"transfer-encoding" in facts.named
+        body = facts.request.body
+        if body.fault is not None:
+            raise body.fault
         if chunked or length:
-            await self._continue(facts)
+            self._continue(facts)
+        if length and body.complete and not chunked:
+            facts.received = facts.forwarded = length
+            reply = await self._send(facts, lines, body.read_nowait(), length)
+        elif chunked or length:
             reply = await self._send(facts, lines, _pieces(facts), None if chunked else length)
             facts.forwarded = facts.received
         else:
             reply = await self._send(facts, lines, None, length)
         return await self._relay(facts, reply, None)
 
-    async def _tunnel(self, facts: _Facts) -> Sent:
+    async def _tunnel(self, facts: _Facts) -> bool:
         """A request to change the protocol: what follows is not HTTP, and is relayed as it comes."""
         facts.share.enter()
         upstream = self._upstream
@@ -743,16 +764,25 @@ class Gateway:
         facts.reply, facts.waited = reply, (facts.waited or 0) + time.perf_counter_ns() - since
         return reply
 
-    async def _relay(self, facts: _Facts, reply: Reply, exchange: Underway | None) -> Sent:
+    async def _relay(self, facts: _Facts, reply: Reply, exchange: Underway | None) -> bool:
         """Pass a reply on, piece by piece."""
-        codings = headers.values(reply.headers, b"content-encoding")
+        codings = reply.named.get(b"content-encoding", ())
         relay = _Relay(facts, _Watch(self, exchange, reply.status, codings, self._limit))
-        comments = _Comments(facts.out, reply, self._server.comment_seconds)
+        comments: _Comments | None = None
+        tail = b""
         whole = False
         try:
             await relay.start(Head(reply.status, reply.reason, reply.headers, reply.length))
-            while relay.has_body and (chunk := await comments.next()):
+            while relay.has_body:
+                chunk = reply.ready()
+                if chunk is None:
+                    facts.out.flush()
+                    comments = comments or _Comments(facts.out, reply, self._server.comment_seconds)
+                    chunk = await comments.next(tail)
+                if not chunk:
+                    break
                 await relay.pass_on(chunk)
+                tail = (tail + chunk[-4:])[-4:]
             whole = True
             return await relay.end()
         except BrokenOff:
@@ -764,7 +794,7 @@ class Gateway:
                 reply.close()
                 await relay.watch.ended(False)
 
-    async def _steer(self, facts: _Facts, provider: _Provider, exchange: Underway, steering: Steering) -> Sent:
+    async def _steer(self, facts: _Facts, provider: _Provider, exchange: Underway, steering: Steering) -> bool:
         """Give the client what the exchange's steering says: replies of the provider, or others."""
         relay: _Relay | None = None
         pieces = steering.steer(provider)
@@ -775,6 +805,7 @@ class Gateway:
                     codings = headers.values(piece.lines, b"content-encoding")
                     relay = _Relay(facts, _Watch(self, exchange, piece.status, codings, self._limit))
                     await relay.start(piece)
+                    facts.out.flush()
                 elif relay is not None and relay.has_body:
                     await relay.pass_on(piece)
             if relay is None:
@@ -790,16 +821,16 @@ class Gateway:
             if relay is not None:
                 await relay.watch.ended(False)
             else:
-                await self.surely(exchange.ended(False))
+                await self.conclude(exchange, False)
 
     async def _ask(self, facts: _Facts, body: bytes) -> Underway:
         try:
             asked = Asked(
                 body=body,
                 credential=facts.credential(self._settings.tenant),
-                question_id=headers.value(facts.headers, headers.QUESTION),
-                conversation_id=headers.value(facts.headers, headers.CONVERSATION),
-                compaction_off=(headers.value(facts.headers, headers.COMPACTION) or "").lower() == "off",
+                question_id=headers.first(facts.named, headers.QUESTION),
+                conversation_id=headers.first(facts.named, headers.CONVERSATION),
+                compaction_off=(headers.first(facts.named, headers.COMPACTION) or "").lower() == "off",
                 api=facts.api or "chat",
                 stays=facts.stays,
             )
@@ -811,11 +842,18 @@ class Gateway:
         return facts.exchange
 
     async def _body(self, facts: _Facts) -> bytes:
-        """The whole body as it came. Raises `_TooLarge` as early as it shows, `_Malformed`, or `ConnectionError`."""
-        length = _content_length(facts.headers)
+        """The whole body as it came. Raises `_TooLarge` as early as it shows, `Malformed`, or `ConnectionError`."""
+        length = _content_length(facts.named)
         if length is not None and length > self._limit:
             raise _TooLarge
-        await self._continue(facts)
+        self._continue(facts)
+        if facts.request.body.complete:
+            whole = facts.request.body.read_nowait()
+            facts.received = len(whole)
+            if facts.received > self._limit:
+                raise _TooLarge
+            facts.share.hold(facts.received)
+            return whole
         pieces: list[bytes] = []
         async for piece in _pieces(facts):
             pieces.append(piece)
@@ -832,18 +870,16 @@ class Gateway:
                 return encodings.decode(raw, codings, min(self._limit, _IN_A_THREAD))
         return await asyncio.to_thread(encodings.decode, raw, codings, self._limit)
 
-    async def _too_large(self, facts: _Facts, decoded: bool) -> Sent:
+    async def _too_large(self, facts: _Facts, decoded: bool) -> bool:
         facts.evidence = (await self._ask(facts, b"")).header
         facts.end = "too-large"
         facts.out.hang_up()
         return await facts.out.answer(errors.body_too_large(self._limit, decoded), facts.own_lines())
 
-    async def _continue(self, facts: _Facts) -> None:
+    def _continue(self, facts: _Facts) -> None:
         """Tell a client that waits before it sends its body to go on: the low-level server does not."""
-        if (headers.value(facts.headers, b"expect") or "").lower() == "100-continue":
-            transport = facts.request.transport
-            if transport is not None:
-                transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if (headers.first(facts.named, b"expect") or "").lower() == "100-continue":
+            facts.request.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 async def _guarded(work: Coroutine[Any, Any, None]) -> None:
@@ -854,20 +890,17 @@ async def _guarded(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _pieces(facts: _Facts) -> AsyncIterator[bytes]:
-    content: StreamReader = facts.request.content
+    body = facts.request.body
     loop = asyncio.get_running_loop()
     while True:
-        try:
-            piece = content.read_nowait()
-            if not piece and not content.is_eof():
-                since = loop.time()
-                async with asyncio.timeout(facts.upload.left()):
-                    piece = await content.readany()
-                facts.upload.waited(loop.time() - since)
-        except (web.RequestPayloadError, web.HTTPException) as broken:
-            raise _Malformed from broken
-        except TimeoutError:
-            raise _SlowUpload from None
+        piece = body.read_nowait()
+        if not piece and not body.complete:
+            since = loop.time()
+            try:
+                piece = await body.readany(facts.upload.left())
+            except TimeoutError:
+                raise _SlowUpload from None
+            facts.upload.waited(loop.time() - since)
         if not piece:
             return
         facts.received += len(piece)
@@ -879,8 +912,8 @@ def _head_bytes(facts: _Facts) -> int:
     return len(facts.asked) + sum(len(name) + len(value) + 4 for name, value in facts.headers)
 
 
-def _content_length(lines: headers.Headers) -> int | None:
-    text = headers.value(lines, b"content-length")
+def _content_length(named: headers.Named) -> int | None:
+    text = headers.first(named, b"content-length")
     return int(text) if text is not None and text.isascii() and text.isdigit() else None
 
 
@@ -891,122 +924,3 @@ def _json(status: int, value: Mapping[str, Any]) -> errors.Answer:
 def _lines(given: Any) -> tuple[tuple[bytes, bytes], ...]:
     pairs = given.items() if isinstance(given, Mapping) else given
     return tuple((headers.printable(name), headers.printable(value)) for name, value in pairs)
-
-
-_SILENT: Logger = getLogger("proxy.http")
-_SILENT.propagate = False
-_SILENT.disabled = True  # aiohttp's own lines quote the request that they are about
-
-
-class _Connection(RequestHandler):
-    """A client's connection. Requests that are not even HTTP are answered in the shape that clients parse, and a head
-    that does not come to its end is not waited for."""
-
-    __slots__ = ("_head_bytes", "_head_timer", "_settings")
-
-    def __init__(self, manager: web.Server, settings: ServerSettings, **options: Any) -> None:
-        super().__init__(manager, **options)
-        self._settings = settings
-        self._head_bytes = 0
-        self._head_timer: asyncio.TimerHandle | None = None
-
-    @property
-    def idle(self) -> bool:
-        """Whether it waits for a request."""
-        return self._current_request is None and not self._messages
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._head_came()
-        super().connection_lost(exc)
-
-    def force_close(self) -> None:
-        if self.transport is not None:
-            give_up_later(self.transport, self._settings.send_seconds or None)
-        super().force_close()
-
-    def _head_came(self) -> None:
-        self._head_bytes = 0
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _head_goes_on(self, size: int) -> None:
-        """Bytes of a head came, and it is not at its end."""
-        self._head_bytes += size
-        if self._head_bytes > self._settings.max_header_bytes:
-            self._refuse(errors.header_too_large(self._settings.max_header_bytes))
-        elif self._head_timer is None and self._settings.header_seconds:
-            slow = errors.too_slow()
-            self._head_timer = asyncio.get_running_loop().call_later(
-                self._settings.header_seconds, lambda: self._refuse(slow)
-            )
-
-    def _refuse(self, answer: errors.Answer) -> None:
-        """Answer a request that never came whole, and hang up."""
-        self._head_came()
-        if self.transport is not None and self._current_request is None:
-            head = f"HTTP/1.1 {answer.status} {answer.status}\r\nContent-Type: application/json\r\n"
-            head += f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
-            self.transport.write(head.encode() + answer.body)
-        self.force_close()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._messages or self._current_request is not None:
-            if self._head_bytes:
-                self._head_came()
-        elif data and self._waiter is not None and self._payload_parser is None:
-            self._head_goes_on(len(data))
-        # aiohttp's parser forgets the body that it is in when a later chunk is malformed, and queues the fault as if
-        # it were the next request: whoever reads that body would wait for ever.
-        current = self._current_request
-        if self._messages and current is not None and not isinstance(self._messages[-1][0], RawRequestMessage):
-            content = current.content
-            if not content.is_eof() and content.exception() is None:
-                content.set_exception(web.RequestPayloadError("a malformed chunk"))
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        if request.writer.output_size > 0 or isinstance(exc, ConnectionError):
-            raise ConnectionError("a reply is under way, or there is nobody to reply to")
-        if status >= 500 and exc is not None:
-            logs.fault("request-failed", exc)
-        if isinstance(exc, LineTooLong):
-            answer = errors.header_too_large(self._settings.max_header_bytes)
-        else:
-            answer = errors.malformed("it is not well-formed HTTP") if status < 500 else errors.internal()
-        response = web.Response(body=answer.body, status=answer.status, content_type="application/json")
-        response.force_close()
-        return response
-
-
-class _Server(web.Server):
-    def __init__(self, handler: Any, settings: ServerSettings) -> None:
-        super().__init__(handler, handler_cancellation=True)
-        self._settings = settings
-
-    def close_idle(self) -> None:
-        """Close the connections that wait for a request. Where one is under way, it goes on."""
-        for connection in self.connections:
-            if isinstance(connection, _Connection) and connection.idle:
-                connection.force_close()
-
-    def __call__(self) -> RequestHandler:
-        return _Connection(
-            self,
-            self._settings,
-            loop=asyncio.get_running_loop(),
-            logger=_SILENT,
-            access_log=None,
-            auto_decompress=False,
-            keepalive_timeout=self._settings.keep_alive_seconds or _FOR_EVER,
-            max_line_size=self._settings.max_header_bytes,
-            max_field_size=self._settings.max_header_bytes,
-            max_headers=_HEADER_LINES,
-            read_bufsize=_READ_BUFFER,
-        )

@@ -192,7 +192,8 @@ class Conversations:
         self._histories = Histories()
         self._seen = SeenRequests()
         bounds = Bounds(settings.policy.managed_rounds, settings.policy.managed_tokens)
-        self._offers = Offers(Notebook(store), self._habits, bounds, self._policy.keep_alive, self._policy.count)
+        self._notebook = Notebook(store)
+        self._offers = Offers(self._notebook, self._habits, bounds, self._policy.keep_alive, self._policy.count)
 
     def renewed(self, settings: Settings, keys: Keys, registered: Registered | None) -> Conversations:
         """The same with other evidence tables and tag keys. What this process knows of conversations is shared, so that
@@ -209,6 +210,15 @@ class Conversations:
         """What happened since the start: tags that did not fit, by reason (what looked like our evidence and is plain
         text), and what the citation policy did."""
         return self._failures.counts() | self._policy.counts()
+
+    def forget(self) -> None:
+        """Something was erased, and nobody says what: know no more of any conversation than after a restart."""
+        self._given.clear()
+        self._records.clear()
+        self._histories.clear()
+        self._seen.clear()
+        self._keeping.forget()
+        self._notebook.forget()
 
     async def ask(self, asked: Asked) -> Exchange:
         """Decide what goes upstream for a request, and follow its reply."""
@@ -878,12 +888,19 @@ class Exchange:
         except Exception:
             log.exception("a question could not be settled; its evidence stays in later requests")
 
-    async def ended(self, complete: bool) -> None:
-        """The reply's body ended, or broke off: then what had not finished settles nothing."""
+    def close(self, complete: bool) -> bool:
+        """The reply's body ended, or broke off: then what had not finished settles nothing. Returns whether it settles
+        something, which `settle` then writes down."""
         self._reader.close(complete)
         if complete and self.finished():
-            await self.settle()
+            return True
         self._after = None
+        return False
+
+    async def ended(self, complete: bool) -> None:
+        """`close`, and `settle` where there is something to settle."""
+        if self.close(complete):
+            await self.settle()
 
 
 class _Failures:

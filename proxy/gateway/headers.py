@@ -7,11 +7,14 @@ or a repeated line goes on as it came.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 Headers = tuple[tuple[bytes, bytes], ...]
+#: The values of each header, in order, by its name in lower case: for whoever asks for many of them.
+Named = Mapping[bytes, list[bytes]]
 
 EVIDENCE_PROXY = b"Evidence-Proxy"
+_EVIDENCE_PROXY = EVIDENCE_PROXY.lower()
 QUESTION = b"evidence-question"
 CONVERSATION = b"evidence-conversation"
 COMPACTION = b"evidence-compaction"
@@ -41,6 +44,9 @@ _HOP = frozenset(
     }
 )
 
+# Expect is answered at this hop: nobody here waits with the body.
+_NOT_UP = _HOP | _OURS | {b"host", b"content-length", b"expect"}
+
 # What describes the bytes of a body that is no longer the one that was sent.
 _OF_THE_BODY = frozenset({b"content-encoding", b"content-md5", b"digest", b"content-digest", b"repr-digest"})
 
@@ -48,6 +54,26 @@ _CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
 
 _A_REQUEST_ID = re.compile(r"[!-~]{1,128}")
 _UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
+
+
+def by_name(headers: Iterable[tuple[bytes, bytes]]) -> Named:
+    """Every header's values by its name."""
+    named: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        name = name.lower()
+        if name in named:
+            named[name].append(value)
+        else:
+            named[name] = [value]
+    return named
+
+
+def first(named: Named, name: bytes) -> str | None:
+    """What `value` gives, out of headers by name."""
+    for found in named.get(name, ()):
+        if text := found.decode("latin-1").strip():
+            return text
+    return None
 
 
 def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
@@ -60,21 +86,25 @@ def value(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
     return next((text for found in values(headers, name) if (text := found.decode("latin-1").strip())), None)
 
 
-def request_id(headers: Headers) -> str | None:
+def request_id(named: Named) -> str | None:
     """The id that the sender gave its request; None where there is none that can stand in a log and a header."""
-    given = value(headers, REQUEST_ID)
+    given = first(named, REQUEST_ID)
     return given if given is not None and _A_REQUEST_ID.fullmatch(given) else None
 
 
-def up(headers: Headers, rewritten: bool, api_key: str | None, ours: bool = False) -> list[tuple[bytes, bytes]]:
-    """The lines that go to the provider: without Host and Content-Length, which the new connection sets itself.
+def up(
+    headers: Headers, named: Named, rewritten: bool, api_key: str | None, ours: bool = False
+) -> list[tuple[bytes, bytes]]:
+    """The lines that go to the provider: without Host and Content-Length, which the new connection sets itself. `named`
+    are the same by name.
 
     `rewritten` drops what described the body that came. An `api_key` takes the place of every credential that the
     client sent, so that what identifies a tenant here is never shown to the provider; with `ours`, where the client's
     credential is a key of this proxy, it is taken off also if no `api_key` takes its place.
     """
-    # Expect is answered at this hop: nobody here waits with the body.
-    dropped = _HOP | _OURS | _connection_options(headers) | {b"host", b"content-length", b"expect"}
+    dropped = _NOT_UP
+    if b"connection" in named:
+        dropped |= _options(named[b"connection"])
     if rewritten:
         dropped |= _OF_THE_BODY
     if api_key is not None or ours:
@@ -91,14 +121,25 @@ def down(
     """The lines that go to the client. `evidence` is the value of Evidence-Proxy, if any; Content-Length stays where
     it stood if it frames the body (`framed`). A `request_id` is told where the provider tells none of its own, which
     is what its support will ask for."""
-    dropped = (_HOP | _connection_options(headers)) - {b"content-length"}
-    if not framed:
-        dropped |= {b"content-length"}
-    if evidence is not None:
-        dropped |= {EVIDENCE_PROXY.lower()}  # from a proxy behind this one; two would contradict each other
-    lines = [line for line in headers if line[0].lower() not in dropped]
-    told = None if values(headers, REQUEST_ID) else request_id
-    return lines + ours(evidence, told)
+    lines: list[tuple[bytes, bytes]] = []
+    connection: list[bytes] = []
+    told = False
+    for line in headers:
+        name = line[0].lower()
+        if name == REQUEST_ID:
+            told = True
+        if name == b"connection":
+            connection.append(line[1])
+        elif name in _HOP or (name == b"content-length" and not framed):
+            continue
+        elif name == _EVIDENCE_PROXY and evidence is not None:
+            continue  # from a proxy behind this one; two would contradict each other
+        else:
+            lines.append(line)
+    if connection:
+        dropped = _options(connection) - {b"content-length"}
+        lines = [line for line in lines if line[0].lower() not in dropped]
+    return lines + ours(evidence, None if told else request_id)
 
 
 def ours(evidence: str | None, request_id: str | None) -> list[tuple[bytes, bytes]]:
@@ -124,16 +165,14 @@ def credentials(headers: Headers) -> list[bytes]:
     return [found[7:].strip() if found[:7].lower() == b"bearer " else found for found in shown]
 
 
-def credential(headers: Headers, by: str, header: str | None) -> str | None:
+def credential(named: Named, by: str, header: str | None) -> str | None:
     """What stands for the tenant, as `[tenant] by` says: a header's value, a constant for "none", None if missing."""
     if by == "none":
         return "none"
     names = _CREDENTIALS if header is None else (header.encode("ascii"),)
-    return next((found for name in names if (found := value(headers, name)) is not None), None)
+    return next((found for name in names if (found := first(named, name)) is not None), None)
 
 
-def _connection_options(headers: Headers) -> frozenset[bytes]:
-    named = values(headers, b"connection")
-    if not named:
-        return frozenset()
-    return frozenset(option.strip().lower() for line in named for option in line.split(b","))
+def _options(connection: Iterable[bytes]) -> frozenset[bytes]:
+    """What the values of Connection name."""
+    return frozenset(option.strip().lower() for line in connection for option in line.split(b","))

@@ -80,6 +80,12 @@ class Histories:
             while self.size > self._most:
                 self._forget(next(iter(self._kept)))
 
+    def clear(self) -> None:
+        """Know nothing any more."""
+        with self._lock:
+            self._kept.clear()
+            self.size = 0
+
     def _named(self, tenant: bytes, name: str) -> _History | None:
         with self._lock:
             history = self._kept.get((tenant, name))

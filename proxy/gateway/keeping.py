@@ -156,6 +156,10 @@ class Keeping:
         digest = conversation.digests[0]
         return trimmed.restored(transcript, from_reply, lambda call: self._shown.get(digest, call))
 
+    def forget(self) -> None:
+        """Something was erased: remember no contents any more."""
+        self._shown.clear()
+
     async def flush(self) -> None:
         """Return when what was kept is where others find it. Raises StoreError."""
         if self._contents is not None:

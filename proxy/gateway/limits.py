@@ -111,36 +111,59 @@ class Patience:
         self._waited += seconds
 
 
-class Silence:
-    """Calls `lost` when a wait between `begin` and `over` takes `seconds`. One timer for all the waits of a reply,
-    wound up only when it runs down: a stream of thousands of pieces sets a handful of timers."""
+class Alarm:
+    """Calls `rings` when a wait takes too long. One timer for all the waits of a connection, one after the other: it is
+    wound up only when it runs down, so that thousands of short waits set a handful of timers."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, lost: Callable[[], None]) -> None:
+    __slots__ = ("_at", "_loop", "_rings", "_timer", "_until")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rings: Callable[[], None]) -> None:
         self._loop = loop
-        self._seconds = seconds
-        self._lost = lost
-        self._since: float | None = None
-        self._timer = loop.call_later(seconds, self._look) if seconds else None
+        self._rings = rings
+        self._until: float | None = None
+        self._at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> None:
-        """A wait begins, or one that was given up goes on."""
-        if self._since is None:
-            self._since = self._loop.time()
+    @property
+    def on(self) -> bool:
+        """Whether a wait is under way."""
+        return self._until is not None
 
-    def over(self) -> None:
-        self._since = None
+    def set(self, seconds: float) -> None:
+        """A wait begins, in place of the one before, and may take so long; 0: for ever."""
+        if not seconds:
+            self._until = None
+            return
+        until = self._until = self._loop.time() + seconds
+        if self._timer is None or until < self._at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._at = until
+            self._timer = self._loop.call_later(seconds, self._look)
+
+    def off(self) -> None:
+        """The wait is over."""
+        self._until = None
 
     def end(self) -> None:
-        """No more waits."""
+        """No more waits, ever. Whoever would have been called is let go."""
+        self._until = None
+        self._rings = _nobody
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _look(self) -> None:
-        now = self._loop.time()
-        left = self._seconds if self._since is None else self._since + self._seconds - now
+        self._timer = None
+        if self._until is None:
+            return
+        left = self._until - self._loop.time()
         if left > 0:
+            self._at = self._until
             self._timer = self._loop.call_later(left, self._look)
         else:
-            self._timer = None
-            self._lost()
+            self._until = None
+            self._rings()
+
+
+def _nobody() -> None: ...

@@ -39,6 +39,10 @@ class Notebook:
         if calls and noted:
             self._store.add(StoredRecord(key, tenant, _NO_REPLY, payload, conversation))
 
+    def forget(self) -> None:
+        """Know no notes any more but those of the store."""
+        self._own.clear()
+
     async def find(self, tenant: bytes, shown: Transcript, from_reply: int) -> list[Noted]:
         """What the replies from this one on cited, as far as it is known: a note that cannot be had is none."""
         keys = {

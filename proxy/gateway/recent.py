@@ -39,6 +39,11 @@ class Recent(Generic[Key, Value]):
         with self._lock:
             self._took(self._values.pop(key, None), None)
 
+    def clear(self) -> None:
+        with self._lock:
+            while self._values:
+                self._took(self._values.popitem()[1], None)
+
     def _took(self, gone: Value | None, come: Value | None) -> None:
         """A value left, another came."""
 

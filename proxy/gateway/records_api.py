@@ -155,7 +155,7 @@ class RecordsApi:
         elif self._guarded:
             lines = tuple(line for line in lines if line[0].lower() != b"authorization")
         grant = self._keys.grant(lines) if self._keys is not None else None
-        return whose(lines, self._tenant, grant)
+        return whose(headers.by_name(lines), self._tenant, grant)
 
     async def _page(self, tenant: bytes, conversation: bytes, limit: int, after: str | None) -> Page:
         """The page after a question's id; all that there are is looked at only where nothing less holds it."""

@@ -43,6 +43,10 @@ class Renewing:
         self._keys = keys
         self._read = read
 
+    def forget(self) -> None:
+        """Something was erased from the store: those who serve now forget it, too."""
+        self._conversations.forget()
+
     def renew(self) -> None:
         """Read again and serve with it from now on; where that cannot be, say why and go on as before."""
         try:

@@ -121,6 +121,12 @@ class SeenRequests:
                 _, gone = self._kept.popitem(last=False)
                 self.size -= sum(bytes_of_one for _, bytes_of_one in gone)
 
+    def clear(self) -> None:
+        """Know nothing any more."""
+        with self._lock:
+            self._kept.clear()
+            self.size = 0
+
     def _drop(self, address: _Address | None, seen: Seen) -> None:
         held = self._kept.get(address) if address is not None else None
         if address is None or held is None:

@@ -43,6 +43,12 @@ class ShownReturns:
                 while self.size > self._most:
                     self.size -= self._held.popitem(last=False)[1][1]
 
+    def clear(self) -> None:
+        """Know nothing any more."""
+        with self._lock:
+            self._held.clear()
+            self.size = 0
+
     def get(self, conversation: bytes, call: bytes) -> tuple[Part, ...] | None:
         """What a call returned when that was first shown; None where nobody remembers."""
         with self._lock:

@@ -11,56 +11,20 @@ import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from aiohttp import web
-
 from proxy.gateway import headers
+from proxy.gateway.clients import Raw, Request
 from proxy.gateway.limits import Patience
 from proxy.gateway.upstream import Unreachable, Upstream
 
 _HEAD_BYTES = 1 << 18
 _PIECE = 1 << 16
-_MOST_WAITING = 1 << 20
 _SENT = "The request was sent whole"
-
-
-def wanted(method: str, lines: headers.Headers) -> bool:
-    """Whether a request asks for WebSocket. Source: RFC 6455, 4.1."""
-    options = b",".join(headers.values(lines, b"connection")).lower()
-    upgrade = b",".join(headers.values(lines, b"upgrade")).lower()
-    return method == "GET" and b"upgrade" in options and b"websocket" in upgrade
-
-
-class _FromClient:
-    """What the client sends after its request: aiohttp's connection feeds it here instead of parsing it."""
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
-        self._waiting = 0
-
-    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        if data:
-            self._pieces.put_nowait(bytes(data))
-            self._waiting += len(data)
-            if self._waiting > _MOST_WAITING:
-                self._transport.pause_reading()
-        return False, b""
-
-    def feed_eof(self) -> None:
-        self._pieces.put_nowait(b"")
-
-    async def read(self) -> bytes:
-        piece = await self._pieces.get()
-        self._waiting -= len(piece)
-        if self._waiting <= _MOST_WAITING and not self._transport.is_closing():
-            self._transport.resume_reading()
-        return piece
 
 
 class Tunnel:
     """One such connection. `status` is the provider's, `sent` and `received` count bytes after the heads."""
 
-    def __init__(self, upstream: Upstream, request: web.BaseRequest, patience: Patience) -> None:
+    def __init__(self, upstream: Upstream, request: Request, patience: Patience) -> None:
         """`patience` is with a client that does not take what the provider sends."""
         self._destination = upstream.destination
         self._limits = upstream.limits
@@ -88,15 +52,12 @@ class Tunnel:
                 raise Unreachable(self._destination.origin, late, _SENT, late=True) from None
             except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
                 raise Unreachable(self._destination.origin, "it closed the connection without a reply", _SENT) from None
-            transport = self._request.transport
-            if transport is None or transport.is_closing():
+            transport, client = self._request.connection.transport, self._request.raw
+            if transport.is_closing() or client is None:
                 raise ConnectionResetError("the client has gone")
-            assert isinstance(transport, asyncio.Transport)
             self.status = _status(head)
             if evidence is not None:
                 head = head[:-2] + headers.EVIDENCE_PROXY + b": " + evidence + b"\r\n\r\n"
-            client = _FromClient(transport)
-            self._request.protocol.set_parser(client)  # type: ignore[arg-type]
             transport.write(head)
             up = asyncio.create_task(self._up(client, writer))
             down = asyncio.create_task(self._down(reader, transport, None if self.status == 101 else head))
@@ -129,7 +90,7 @@ class Tunnel:
         head += [b"Connection: Upgrade", b"Upgrade: websocket"]
         return b"\r\n".join(head) + b"\r\n\r\n"
 
-    async def _up(self, client: _FromClient, writer: asyncio.StreamWriter) -> None:
+    async def _up(self, client: Raw, writer: asyncio.StreamWriter) -> None:
         while piece := await client.read():
             self.received += len(piece)
             writer.write(piece)
@@ -143,7 +104,7 @@ class Tunnel:
             transport.write(piece)
             try:
                 async with asyncio.timeout(self._patience.left()):
-                    await self._request.writer.drain()
+                    await self._request.connection.drained()
             except TimeoutError:
                 transport.abort()
                 return

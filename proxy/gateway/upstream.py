@@ -1,41 +1,26 @@
 """The provider's side: where a request goes, and one exchange of bytes with it.
 
 `Destination` maps paths and is pure. `Upstream` writes the request line and the header lines itself, byte for byte as
-they came, over connections that aiohttp pools, and reads replies with aiohttp's parser. It knows nothing of evidence.
-aiohttp's own client session is not used: it adds headers, decodes and re-encodes what it is given, and costs as much
-as the rest of the proxy together.
+they came, over the connections of `pool`. It knows nothing of evidence.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-import select
 import socket
 import ssl
-from collections.abc import AsyncIterable, Coroutine
+from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 from urllib.parse import urlsplit
-from weakref import WeakSet
 
-import aiohttp
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
-from aiohttp.http import HttpProcessingError, RawResponseMessage, StreamWriter
-from aiohttp.streams import StreamReader
 from yarl import URL
 
 from proxy.gateway.headers import Headers
-from proxy.gateway.limits import Silence, TooSlow
+from proxy.gateway.limits import TooSlow
+from proxy.gateway.pool import Changed, Disconnected, NotHttp, Pool, ProviderConnection
 
-T = TypeVar("T")
-
-_KEEP_ALIVE_SECONDS = 15.0
-_HEADER_BYTES = 1 << 16
-_HEADER_LINES = 256
 _ONE_WRITE = 1 << 15
 
 _ABSOLUTE = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
@@ -103,74 +88,58 @@ def origin_form(asked: bytes) -> bytes | None:
 class Reply:
     """One reply of the provider: head at once, body as it comes."""
 
-    def __init__(
-        self,
-        message: RawResponseMessage,
-        payload: StreamReader,
-        connection: Connection,
-        upload: asyncio.Task[None] | None,
-        idle_seconds: float,
-    ) -> None:
-        self.status = message.code
-        self.reason = message.reason.encode("utf-8", "surrogateescape")
-        self.headers: Headers = message.raw_headers
-        self.length = _length(message)
-        self._payload = payload
+    __slots__ = ("_connection", "_idle_seconds", "_over", "_upload", "headers", "length", "named", "reason", "status")
+
+    def __init__(self, connection: ProviderConnection, upload: asyncio.Task[None] | None, idle_seconds: float) -> None:
+        self.status = connection.status
+        self.reason = connection.reason
+        self.headers: Headers = connection.headers
+        self.named = connection.named
+        """The same by name."""
+        self.length = connection.length
         self._connection = connection
         self._upload = upload
-        # aiohttp's parser forgets the payload when a later chunk is malformed: without this its reader would wait for
-        # ever for a connection that is closed.
-        self._lost = connection.protocol.closed if connection.protocol is not None else None
-        if self._lost is not None:
-            self._lost.add_done_callback(self._connection_lost)
-        self._silence = Silence(asyncio.get_running_loop(), idle_seconds, self._silent)
+        self._idle_seconds = idle_seconds
+        self._over = False
+
+    def ready(self) -> bytes | None:
+        """The next piece of the body if it is here already, b"" at the end; None if it is to be waited for. Raises
+        `BrokenOff`."""
+        try:
+            return self._connection.ready()
+        except (OSError, NotHttp) as broken:
+            raise BrokenOff from broken
 
     async def chunk(self) -> bytes:
         """The next piece of the body as the provider framed it, or b"" at the end. Raises `BrokenOff`."""
+        piece = await self.chunk_within(0)
+        assert piece is not None
+        return piece
+
+    async def chunk_within(self, seconds: float) -> bytes | None:
+        """The same, or None if the provider is silent for so long (0: for ever)."""
         try:
-            # After a fault the payload says that it is at its end, too.
-            while self._payload.exception() is not None or not self._payload.at_eof():
-                self._silence.begin()
-                data, boundary = await self._payload.readchunk()
-                self._silence.over()
-                if data or not boundary:
-                    return data
-            return b""
-        except (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError, TimeoutError) as broken:
+            return await self._connection.piece(self._idle_seconds, seconds)
+        except (OSError, NotHttp) as broken:
             raise BrokenOff from broken
-
-    def _silent(self) -> None:
-        if not self._payload.is_eof() and self._payload.exception() is None:
-            self._payload.set_exception(aiohttp.ClientPayloadError("the provider fell silent inside the reply"))
-
-    def _connection_lost(self, lost: asyncio.Future[None]) -> None:
-        if not lost.cancelled():
-            lost.exception()  # seen; the payload has one of its own
-        if not self._payload.is_eof() and self._payload.exception() is None:
-            self._payload.set_exception(aiohttp.ClientPayloadError("the connection ended inside the reply"))
 
     def done(self) -> None:
         """The body was read to its end: the connection may serve another request, unless the upload still runs."""
         if self._upload is not None and not self._upload.done():
             self.close()
-        else:
-            self._unwatch()
-            self._connection.release()
+        elif not self._over:
+            self._over = True
+            self._connection.give_back()
 
     def close(self) -> None:
-        """Stop asking at once: the connection goes, and with it the provider's work."""
+        """Stop asking at once: the connection goes, and with it the provider's work. Not after `done`, which gave the
+        connection away."""
+        if self._over:
+            return
+        self._over = True
         if self._upload is not None:
             self._upload.cancel()
-        self._unwatch()
-        _abort(self._connection)
-
-    def _unwatch(self) -> None:
-        self._silence.end()
-        if self._lost is not None:
-            self._lost.remove_done_callback(self._connection_lost)
-            # The connection may break while nobody uses it: that is nobody's fault, and must not be logged as one.
-            self._lost.remove_done_callback(_fault_seen)
-            self._lost.add_done_callback(_fault_seen)
+        self._connection.abort()
 
 
 class Upstream:
@@ -184,19 +153,9 @@ class Upstream:
         self.tls = ssl.create_default_context() if self.destination.origin.startswith("https:") else None
         if self.tls is not None and ca_file is not None:
             self.tls.load_verify_locations(ca_file.expanduser())
-        loop = asyncio.get_running_loop()
-        self._loop = loop
-        self._used: WeakSet[ResponseHandler] = WeakSet()
-        self._connector = aiohttp.TCPConnector(
-            limit=0,
-            ssl=self.tls or True,
-            keepalive_timeout=_KEEP_ALIVE_SECONDS,
-            ttl_dns_cache=30,
-            socket_factory=_socket,
-        )
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect or None)
-        # The connector asks a request where to connect to; this one stands for all of them and is never sent.
-        self._address = aiohttp.ClientRequest("GET", URL(self.destination.origin), loop=loop)
+        self._loop = asyncio.get_running_loop()
+        url = URL(self.destination.origin)
+        self._pool = Pool((url.raw_host or "").rstrip("."), url.port or 0, self.tls, limits.connect)
 
     async def ask(
         self,
@@ -212,98 +171,56 @@ class Upstream:
         with Content-Length, None chunks an iterable body and sends none for no body. Raises `Unreachable`.
         """
         where = self.destination.origin
-        try:
-            connection = await self._connect()
-        except TimeoutError:
-            raise Unreachable(where, f"got no connection within {self.limits.connect:g} seconds") from None
-        except (aiohttp.ClientError, OSError) as failed:
-            raise Unreachable(where, f"could not connect ({_why(failed)})") from None
+        connection = self._pool.idle()
+        if connection is None:
+            try:
+                connection = await self._pool.open()
+            except TimeoutError:
+                raise Unreachable(where, f"got no connection within {self.limits.connect:g} seconds") from None
+            except OSError as failed:
+                raise Unreachable(where, f"could not connect ({_why(failed)})") from None
 
         upload: asyncio.Task[None] | None = None
-        progress = _Progress(len(body) if isinstance(body, bytes) else length if body is not None else 0)
+        progress = _Progress(connection.transport, length)
         try:
-            protocol = connection.protocol
-            if protocol is None or protocol.transport is None:
-                raise Unreachable(where, "the connection was closed at once")
-            protocol.set_response_params(
-                skip_payload=method == b"HEAD",
-                read_until_eof=True,
-                auto_decompress=False,
-                max_line_size=_HEADER_BYTES,
-                max_field_size=_HEADER_BYTES,
-                max_headers=_HEADER_LINES,
-            )
-            progress.transport = protocol.transport
-            chunked = length is None and body is not None
-            head = self._head(method, target, headers, length, chunked)
+            connection.begin(bodiless=method == b"HEAD")
+            head = self._head(method, target, headers, length, chunked=length is None and body is not None)
             if body is None or isinstance(body, bytes):
-                _write(protocol.transport, head, body or b"")
+                _write(connection.transport, head, body or b"")
                 progress.given(len(body or b""), whole=True)
+                connection.allow(self.limits.first_byte)
             else:
-                protocol.transport.write(head)
-                upload = self._loop.create_task(
-                    _upload(protocol, self._loop, body, chunked, progress, self.limits.idle)
-                )
+                connection.transport.write(head)
+                upload = self._loop.create_task(_upload(connection, body, length is None, progress, self.limits))
                 upload.add_done_callback(_fault)
-            message, payload = await self._in_time(_reply_head(protocol), upload)
-            if message.code == 101:
-                raise Unreachable(where, "it wanted to change the protocol, which was not asked for")
+            await connection.head()
         except BaseException as failed:
             sent = progress.told()
             if (fault := _fault(upload)) is not None and not isinstance(failed, asyncio.CancelledError):
                 failed = fault
             elif upload is not None:
                 upload.cancel()
-            _abort(connection)
-            if isinstance(failed, TooSlow):
-                raise Unreachable(where, "it did not take the request in time", sent, late=True) from None
-            if isinstance(failed, TimeoutError):
-                late = f"it did not reply within {self.limits.first_byte:g} seconds"
-                raise Unreachable(where, late, sent, late=True) from None
-            if isinstance(failed, aiohttp.ServerDisconnectedError):
-                raise Unreachable(where, "it closed the connection without a reply", sent) from None
-            if isinstance(failed, HttpProcessingError):
-                raise Unreachable(where, "what it replied is not HTTP", sent) from None
-            if isinstance(failed, (aiohttp.ClientError, OSError)):
-                raise Unreachable(where, f"the connection broke before a reply ({_why(failed)})", sent) from None
-            if isinstance(failed, Unreachable):
-                failed.sent = sent
-            raise failed
-        return Reply(message, payload, connection, upload, self.limits.idle)
+            connection.abort()
+            raise self._told(failed, sent) from None
+        return Reply(connection, upload, self.limits.idle)
 
-    async def _connect(self) -> Connection:
-        """A connection on which the provider has said nothing that was not asked for.
-
-        What lies unread on one that was used before is its end, or bytes after the last reply: the next request would
-        take these for its own reply.
-        """
-        while True:
-            connection = await self._connector.connect(self._address, [], self._timeout)
-            protocol = connection.protocol
-            if protocol is None or protocol not in self._used:
-                if protocol is not None:
-                    self._used.add(protocol)
-                return connection
-            if not protocol.should_close and not _readable(protocol.transport):
-                return connection
-            _abort(connection)
-
-    async def _in_time(self, head: Coroutine[Any, Any, T], upload: asyncio.Task[None] | None) -> T:
-        """The head of a reply. The provider's time begins when it has the request. Raises `TimeoutError`."""
-        seconds = self.limits.first_byte
-        async with asyncio.timeout(seconds if seconds and upload is None else None) as limit:
-
-            def begin(_: asyncio.Task[None]) -> None:
-                with contextlib.suppress(RuntimeError):  # it may be over by now
-                    limit.reschedule(self._loop.time() + seconds)
-
-            if upload is not None and seconds:
-                upload.add_done_callback(begin)
-            try:
-                return await head
-            finally:
-                if upload is not None:
-                    upload.remove_done_callback(begin)
+    def _told(self, failed: BaseException, sent: str) -> BaseException:
+        """What went wrong before there was a reply, as it is told."""
+        where = self.destination.origin
+        if isinstance(failed, TooSlow):
+            return Unreachable(where, "it did not take the request in time", sent, late=True)
+        if isinstance(failed, TimeoutError):
+            late = f"it did not reply within {self.limits.first_byte:g} seconds"
+            return Unreachable(where, late, sent, late=True)
+        if isinstance(failed, Disconnected):
+            return Unreachable(where, "it closed the connection without a reply", sent)
+        if isinstance(failed, Changed):
+            return Unreachable(where, "it wanted to change the protocol, which was not asked for", sent)
+        if isinstance(failed, NotHttp):
+            return Unreachable(where, "what it replied is not HTTP", sent)
+        if isinstance(failed, OSError):
+            return Unreachable(where, f"the connection broke before a reply ({_why(failed)})", sent)
+        return failed
 
     def _head(
         self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], length: int | None, chunked: bool
@@ -318,24 +235,20 @@ class Upstream:
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._connector.close()
-
-
-async def _reply_head(protocol: ResponseHandler) -> tuple[RawResponseMessage, StreamReader]:
-    while True:
-        message, payload = await protocol.read()
-        if not 100 <= message.code <= 199 or message.code == 101:
-            return message, payload
+        self._pool.close()
+        await asyncio.sleep(0)
 
 
 class _Progress:
     """How much of a request has left, to be told when there is no reply to it."""
 
-    def __init__(self, length: int | None) -> None:
+    __slots__ = ("_given", "_length", "_transport", "_whole")
+
+    def __init__(self, transport: asyncio.Transport, length: int | None) -> None:
+        self._transport = transport
         self._length = length
         self._given = 0
         self._whole = False
-        self.transport: asyncio.Transport | None = None
 
     def given(self, size: int, whole: bool = False) -> None:
         """So many bytes of the body went to the socket, the last of them if `whole`."""
@@ -345,58 +258,54 @@ class _Progress:
     def told(self) -> str:
         """What the provider may have seen. Bytes count once the operating system took them; of a connection that has
         gone nobody knows any more how many that were."""
-        if self.transport is None:
-            return "Nothing was sent"
-        waiting = self.transport.get_write_buffer_size()
+        waiting = self._transport.get_write_buffer_size()
         if self._whole and not waiting:
-            may = "may have been" if self.transport.is_closing() else "was"
+            may = "may have been" if self._transport.is_closing() else "was"
             return f"The request {may} sent whole, with {self._given} bytes of body"
         of = f" of {self._length}" if self._length is not None else ""
         return f"Of the request, {max(0, self._given - waiting)}{of} bytes of body were sent"
 
 
 async def _upload(
-    protocol: ResponseHandler,
-    loop: asyncio.AbstractEventLoop,
+    connection: ProviderConnection,
     body: AsyncIterable[bytes],
     chunked: bool,
     progress: _Progress,
-    idle_seconds: float,
+    limits: TimeLimits,
 ) -> None:
-    """Send a body as it comes. A provider that hangs up may still have replied, so that is no fault; a body that
-    breaks off is, and takes the connection with it, so that it cannot look complete. Raises `TooSlow` for a provider
-    that takes nothing for `idle_seconds`."""
-    writer = StreamWriter(protocol, loop)
-    if chunked:
-        writer.enable_chunking()
+    """Send a body as it comes; then the provider's time begins. A provider that hangs up may still have replied, so
+    that is no fault; a body that breaks off is, and takes the connection with it, so that it cannot look complete.
+    Raises `TooSlow` for a provider that takes nothing for as long as it may be idle."""
+    transport = connection.transport
     try:
         async for piece in body:
-            try:
-                await writer.write(piece, drain=False)
-                progress.given(len(piece))
-                if protocol.writing_paused:
-                    async with asyncio.timeout(idle_seconds or None):
-                        await writer.drain()
-            except ConnectionError:
+            if transport.is_closing():
                 return
-            except TimeoutError:
-                raise TooSlow from None
-        with contextlib.suppress(ConnectionError):
-            await writer.write_eof()
+            if chunked:
+                transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
+            else:
+                transport.write(piece)
+            progress.given(len(piece))
+            if connection.writing_paused:
+                try:
+                    async with asyncio.timeout(limits.idle or None):
+                        await connection.drained()
+                except ConnectionError:
+                    return
+                except TimeoutError:
+                    raise TooSlow from None
+        if chunked and not transport.is_closing():
+            transport.write(b"0\r\n\r\n")
         progress.given(0, whole=True)
+        connection.allow(limits.first_byte)
     except BaseException:
-        protocol.abort()
+        connection.abort()
         raise
 
 
 def _fault(upload: asyncio.Task[None] | None) -> BaseException | None:
     """What went wrong with the client's body, if that is what broke the exchange. Also marks it as seen."""
     return None if upload is None or not upload.done() or upload.cancelled() else upload.exception()
-
-
-def _fault_seen(lost: asyncio.Future[None]) -> None:
-    if not lost.cancelled():
-        lost.exception()
 
 
 def _write(transport: asyncio.Transport, head: bytes, body: bytes) -> None:
@@ -407,37 +316,8 @@ def _write(transport: asyncio.Transport, head: bytes, body: bytes) -> None:
         transport.write(body)
 
 
-def _readable(transport: asyncio.Transport | None) -> bool:
-    """Whether bytes or an end wait in a socket that the event loop has not looked at yet."""
-    if transport is None or transport.is_closing() or not hasattr(select, "poll"):
-        return transport is None or transport.is_closing()
-    polled = select.poll()
-    polled.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(polled.poll(0))
-
-
-def _abort(connection: Connection) -> None:
-    if connection.transport is not None:
-        connection.transport.abort()  # close() would first send what is still buffered
-    connection.close()
-
-
-def _length(message: RawResponseMessage) -> int | None:
-    text = message.headers.get("Content-Length")
-    return int(text) if text is not None and text.isascii() and text.isdigit() and not message.chunked else None
-
-
 def _why(failed: BaseException) -> str:
     """The reason in the operating system's words: an error's own text may quote the address with all it holds."""
-    cause: Any = getattr(failed, "os_error", failed)
-    if isinstance(cause, socket.gaierror):
+    if isinstance(failed, socket.gaierror):
         return "the host name is not known"
-    return getattr(cause, "strerror", None) or type(cause).__name__
-
-
-def _socket(info: Any) -> socket.socket:
-    family, kind, protocol, _, _ = info
-    made = socket.socket(family=family, type=kind, proto=protocol)
-    # A provider may think for minutes without a byte; this is what finds out that its host is gone.
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return made
+    return getattr(failed, "strerror", None) or type(failed).__name__

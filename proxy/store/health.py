@@ -75,6 +75,8 @@ class Counts:
     cache_misses: int = 0
     reads: int = 0
     """Queries of the store."""
+    followed: int = 0
+    """Rows that were read as they came, before anybody asked for them."""
     commits: int = 0
     damaged: int = 0
     """Rows passed over because their seal did not fit."""

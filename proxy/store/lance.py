@@ -18,7 +18,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.store.place import ERASURES, SCHEMA, SECRET, SHELVES, Place
 from proxy.store.record import REPLY_BYTES, Entry, Found, Read, StoredRow, StoreError
@@ -32,9 +32,15 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 2
 """1: no column `conversation`. 2: with it."""
 
-_SEES_OTHERS_AFTER = timedelta(seconds=0.5)
-# Who reads wants what another replica wrote just now; not every read needs a look of its own, though.
+# Who reads wants what another replica wrote just now; not every read needs a look of its own, though. LanceDB is
+# not told to look by itself: it would list the versions once more at each query, a round trip to an object store.
 _LOOKS_AGAIN_AFTER = 0.2
+# What is read of the end of the table, however much others wrote meanwhile. What was missed is read by its key.
+_MOST_OF_THE_END = 256
+# Where others changed more than the end, the new rows are no longer surely the last ones: so many more are read.
+_MARGIN = 128
+# Where nobody looks they are never asked for; without them own rows are read again.
+_MOST_OWN_VERSIONS = 4_096
 # LanceDB's own limits are gigabytes. A key's index entry is about 40 bytes: of a million rows, half the pages are held.
 _INDEX_CACHE_BYTES = 24 << 20
 _METADATA_CACHE_BYTES = 8 << 20
@@ -48,6 +54,26 @@ _BITS_IN_A_PIECE = 32
 _COLUMNS = ("key", "tenant", "reply", "created", "payload", "seal", "conversation")
 
 
+class Tail(NamedTuple):
+    """What other processes wrote since the last look."""
+
+    rows: Sequence[StoredRow] = ()
+    """The intact ones of them; some may have been seen before, and after much at once some may be missing."""
+    damaged: int = 0
+    pieces: int = 0
+    """In how many pieces the table lies now."""
+    only_grew: bool = True
+    """Whether nothing but appending happened, by anybody: no erasure, no merging."""
+
+
+class _Extent(NamedTuple):
+    """A version of the table, and how large it is."""
+
+    version: int
+    rows: int
+    pieces: int
+
+
 class Lance:
     """One opened store. Its methods raise StoreError; after one it may be used again or opened anew."""
 
@@ -58,6 +84,8 @@ class Lance:
         self._secret = secret
         self.opened_at = self._looked_at = time.monotonic()
         self.erasures_at_opening = 0
+        self._seen: _Extent | None = None
+        self._own_versions: set[int] = set()
 
     @property
     def secret(self) -> StoreSecret:
@@ -73,11 +101,13 @@ class Lance:
             place.prepare()
             # It logs to stderr by itself; that two replicas tidied at once is no news.
             os.environ.setdefault("LANCEDB_LOG", "error")
+            if place.directory is None:
+                # Its 64 at once, when it cleans up, leave a small server no breath for anybody's reads.
+                os.environ.setdefault("LANCE_IO_THREADS", "16")
             import lancedb
 
             db = await lancedb.connect_async(
                 place.uri,
-                read_consistency_interval=_SEES_OTHERS_AFTER,
                 session=lancedb.Session(_INDEX_CACHE_BYTES, _METADATA_CACHE_BYTES),
                 **place.options(),
             )
@@ -114,6 +144,8 @@ class Lance:
                 )
             lance = cls(place, db, rows, secret)
             lance.erasures_at_opening = await lance.erasures()
+            if not place.is_tended:
+                lance._seen = await lance._extent()
             return lance
 
     async def read(self, keys: Sequence[bytes], *, latest: bool, replies: Mapping[bytes, bytes] | None = None) -> Read:
@@ -125,9 +157,7 @@ class Lance:
         """
         replies = replies or {}
         with _told(self._place, "read"):
-            if latest or time.monotonic() - self._looked_at > _LOOKS_AGAIN_AFTER:
-                self._looked_at = time.monotonic()
-                await self._rows.checkout_latest()  # type: ignore[no-untyped-call]
+            await self._look(even_if_just_done=latest)
             wanted = {self._secret.key(key): key for key in keys}
             stored = [key for key, plain in wanted.items() if plain not in replies]
             rows = [row for some in _batches(stored) for row in await self._under(_one_of("key", some))]
@@ -160,6 +190,7 @@ class Lance:
     async def newest(self, conversation: bytes, most: int) -> tuple[dict[bytes, int], int]:
         """At most `most` rows of a conversation with their ages, the newest, and how many damaged were passed over."""
         with _told(self._place, "read"):
+            await self._look()
             stored = self._secret.conversation(conversation)
             where = _one_of("conversation", [stored])
             light = await self._rows.query().where(where).select(["created"]).with_row_id().to_arrow()
@@ -177,6 +208,50 @@ class Lance:
                 one = row.reply + row.payload
                 found[one] = max(row.created, found.get(one, row.created))
             return found, damaged
+
+    async def tail(self) -> Tail:
+        """What others wrote since the last call (the first one: since the store was opened), in as few round trips as
+        there can be: one where nobody wrote anything, else three, however many wrote. One call at a time.
+
+        Not exact: the new rows are taken to be the last ones of the table, which they are unless somebody merged or
+        deleted at the same time.
+        """
+        with _told(self._place, "read"):
+            await self._look(even_if_just_done=True)
+            before, now = self._seen, await self._extent()
+            if before is None:
+                self._seen = now
+                return Tail()
+            others = set(range(before.version + 1, now.version + 1)) - self._own_versions
+            if not others:
+                self._saw(now)
+                return Tail(pieces=now.pieces)
+            # Each commit that only appends adds one piece; no other adds as many as it makes versions.
+            only_grew = now.rows >= before.rows and now.pieces - before.pieces == now.version - before.version
+            start = before.rows if only_grew else min(before.rows, now.rows) - _MARGIN
+            start = max(0, start, now.rows - _MOST_OF_THE_END)
+            query = self._rows.query().select(list(_COLUMNS)).offset(start).limit(_MOST_OF_THE_END)
+            rows = self._stored(await query.to_arrow()) if start < now.rows else []
+            self._saw(now)
+            intact = [row for row in rows if row.intact]
+            return Tail(intact, len(rows) - len(intact), now.pieces, only_grew)
+
+    def _saw(self, extent: _Extent) -> None:
+        self._seen = extent
+        self._own_versions = {version for version in self._own_versions if version > extent.version}
+
+    async def _extent(self) -> _Extent:
+        while True:
+            version, rows = await self._rows.version(), await self._rows.count_rows()
+            pieces = await self._count_pieces()
+            if await self._rows.version() == version:  # the writer uses the same handle
+                return _Extent(version, rows, pieces)
+
+    async def _look(self, *, even_if_just_done: bool = False) -> None:
+        """See what any process has written up to now, or nearly."""
+        if even_if_just_done or time.monotonic() - self._looked_at > _LOOKS_AGAIN_AFTER:
+            self._looked_at = time.monotonic()
+            await self._rows.checkout_latest()  # type: ignore[no-untyped-call]
 
     async def append(self, entries: Sequence[Entry]) -> None:
         """Write these in one commit."""
@@ -196,7 +271,7 @@ class Lance:
     async def rows(self, *, at_once: int = 1_000) -> AsyncIterator[list[StoredRow]]:
         """All rows as they lie there now, in batches; nothing is held back, damaged ones say so."""
         with _told(self._place, "read"):
-            await self._rows.checkout_latest()  # type: ignore[no-untyped-call]
+            await self._look(even_if_just_done=True)
             query = self._rows.query().select(list(_COLUMNS))
             async for batch in await query.to_batches(max_batch_length=at_once):
                 yield self._stored(batch)
@@ -204,6 +279,7 @@ class Lance:
     async def count(self) -> int:
         """How many rows there are, equal ones included."""
         with _told(self._place, "counted"):
+            await self._look()
             return await self._rows.count_rows()
 
     async def fragments(self) -> int:
@@ -211,9 +287,13 @@ class Lance:
         if self._place.is_tended:
             return 0
         with _told(self._place, "examined"):
-            # Typed as an object, but a dictionary comes.
-            stats = dict(await self._rows.stats())  # type: ignore[call-overload]
-            return int(stats["fragment_stats"]["num_fragments"])
+            await self._look()
+            return await self._count_pieces()
+
+    async def _count_pieces(self) -> int:
+        # Typed as an object, but a dictionary comes.
+        stats = dict(await self._rows.stats())  # type: ignore[call-overload]
+        return int(stats["fragment_stats"]["num_fragments"])
 
     async def tidy(self, *, keep: timedelta, index_from_rows: int) -> bool:
         """Merge small pieces, index new rows, remove versions older than `keep`; says whether it replaced any piece.
@@ -225,6 +305,7 @@ class Lance:
 
         with _told(self._place, "tidied"):
             replaced = False
+            await self._look(even_if_just_done=True)
             if not self._place.is_tended:
                 done = await self._rows.optimize(cleanup_older_than=keep)
                 replaced = done.compaction.fragments_removed > 0
@@ -243,6 +324,7 @@ class Lance:
     async def count_before(self, created: int) -> int:
         """How many rows are older than `created`."""
         with _told(self._place, "counted"):
+            await self._look()
             return await self._rows.count_rows(_older_than(created))
 
     async def forget_keys(self, keys: Sequence[bytes]) -> int:
@@ -282,6 +364,7 @@ class Lance:
     async def _pieces(self, where: str) -> set[int]:
         """The pieces of the table that rows lie in."""
         with _told(self._place, "read"):
+            await self._look(even_if_just_done=True)
             light = await self._rows.query().where(where).select(["created"]).with_row_id().to_arrow()
             return {row_id >> _BITS_IN_A_PIECE for row_id in light.column("_rowid").to_pylist()}
 
@@ -302,7 +385,7 @@ class Lance:
         with _told(self._place, "read"):
             table = await _open_table(self._db, ERASURES)
             count = 0 if table is None else await table.count_rows()
-            await self._rows.checkout_latest()  # type: ignore[no-untyped-call]
+            await self._look(even_if_just_done=True)
             return count
 
     async def is_ours(self) -> bool:
@@ -339,10 +422,14 @@ class Lance:
             schema = _rows_schema()
             columns = zip(*rows, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-            await self._rows.add(pa.table(arrays, schema=schema))
+            done = await self._rows.add(pa.table(arrays, schema=schema))
+            if len(self._own_versions) >= _MOST_OWN_VERSIONS:
+                self._own_versions.clear()
+            self._own_versions.add(done.version)
 
     async def _forget(self, where: str) -> int:
         with _told(self._place, "pruned"):
+            await self._look(even_if_just_done=True)
             count = await self._rows.count_rows(where)
             if count:
                 await self._rows.delete(where)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -18,8 +19,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from proxy.store.cache import RecordCache
 from proxy.store.door import Door
+from proxy.store.followed import Followed
 from proxy.store.health import Counts, Durations, Health, Stats
-from proxy.store.lance import Lance
+from proxy.store.lance import Lance, Tail
 from proxy.store.place import RECORDS, Place
 from proxy.store.record import REPLY_BYTES, Entry, Read, StoredRecord, StoreError, StoreSlow, payloads
 from proxy.store.thread import StoreThread
@@ -34,6 +36,10 @@ T = TypeVar("T")
 _DAY_US = 86_400_000_000
 _OPENING_MAY_TAKE = 15.0
 _READS_AT_ONCE = 64
+# While requests come, the end of the table is read every now and then; a while after the last one, no more.
+_FOLLOWS_FOR = 10.0
+_OF_THE_CACHE_FOR_FOLLOWED = 0.25
+_SEEN_JUST_NOW = 0.05
 _READ_TAKES_AT_MOST = 30.0
 # A store that answers nobody is told of before its reads are given up, which tells of themselves.
 _HANGS_AFTER = 3.0
@@ -68,9 +74,15 @@ class RecordStore:
         self._counts = Counts()
         self._health = Health()
         self._finding, self._querying, self._writing = Durations(), Durations(), Durations()
-        self._cache = RecordCache(cache_bytes)
+        for_followed = 0 if self._pace.follow is None else int(cache_bytes * _OF_THE_CACHE_FOR_FOLLOWED)
+        self._cache = RecordCache(cache_bytes - for_followed)
+        self._followed = Followed(for_followed)
+        self._looking: asyncio.Task[Tail] | None = None
+        self._looked_at = self._stirred_at = float("-inf")
+        self._stirred = asyncio.Event()
         self._unwritten = Unwritten(queue_bytes)
         self._disk: _Disk | None = None
+        self._told_of_erasures: list[Callable[[], None]] = []
         self._closed = False
         self._reading: dict[_Wanted, asyncio.Task[Read]] = {}
         self._reads: dict[asyncio.Task[Any], float] = {}
@@ -83,12 +95,15 @@ class RecordStore:
             self._place,
             self._unwritten,
             self._cache,
+            self.forget,
             self._counts,
             self._health,
             self._pace,
             self._retention_us,
             self._writing,
         )
+        if self._pace.follow is not None:
+            disk.live(self._follow(disk, self._pace.follow))
         # A look at a healthy disk is quick, and then `ready` can tell; a sick one is not waited for.
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(1.0):
@@ -109,6 +124,7 @@ class RecordStore:
         past 15 seconds of that), and StoreError.
         """
         began = time.perf_counter()
+        self._stir()
         try:
             return await self._find(keys, replies or {}, fresh)
         finally:
@@ -124,7 +140,7 @@ class RecordStore:
         since, replies = self._oldest(), replies or {}
         found: dict[bytes, tuple[bytes, ...]] = {}
         for key in keys:
-            rows: Iterable[bytes] = self._known(key, since)
+            rows: Iterable[bytes] = self._followed.under(key, since) | self._known(key, since)
             if key in replies and not self._place.in_memory:
                 rows = _of_reply(rows, replies[key])
             if known := payloads(rows):
@@ -142,7 +158,7 @@ class RecordStore:
             lance = await self._open_store(look_again=False)
             if lance is not None:
                 read = self._begin(lance, lambda lance: lance.newest(conversation, most))
-                ((stored, damaged),) = await self._answers({read})
+                ((stored, damaged),) = await self._answers({read}, self._read_timeout)
                 self._counts.damaged += damaged
                 rows |= {row: created for row, created in stored.items() if created >= since}
         newest = sorted(rows, key=lambda row: (-rows[row], row))
@@ -186,7 +202,7 @@ class RecordStore:
         hand is written and erased with the rest. StoreError if that could not be done; then it is to be asked again.
         """
         waiting = self._unwritten.drop(tenant, conversation)
-        self._cache.clear()
+        self.forget()
         if self._place.in_memory:
             return waiting
         await self.flush()
@@ -195,8 +211,20 @@ class RecordStore:
         try:
             erased = 0 if lance is None else await self._disk.thread.run(lance.erase(tenant, conversation))
         finally:
-            self._cache.clear()
+            self.forget()
         return waiting + erased
+
+    def on_erasure(self, forget: Callable[[], None]) -> None:
+        """Have this called when something was erased, here or by any other process: whoever holds what came out of the
+        store, or went into it, is to forget it. Nobody says whose it was."""
+        self._told_of_erasures.append(forget)
+
+    def forget(self) -> None:
+        """Know nothing by heart any more, but what waits to be written; and tell those who hold more."""
+        self._cache.clear()
+        self._followed.clear()
+        for forget in self._told_of_erasures:
+            forget()
 
     async def maintain(self, work: Callable[[Lance], Coroutine[Any, Any, T]]) -> T | None:
         """Do some long work on the open store, away from every request; None while no store lies there, or in memory.
@@ -249,8 +277,8 @@ class RecordStore:
         return asdict(self._counts) | {
             "waiting": len(self._unwritten),
             "waiting_bytes": self._unwritten.size,
-            "cached": len(self._cache),
-            "cached_bytes": self._cache.size,
+            "cached": len(self._cache) + len(self._followed),
+            "cached_bytes": self._cache.size + self._followed.size,
         }
 
     def stats(self) -> Stats:
@@ -265,18 +293,84 @@ class RecordStore:
         """The rows that this process knows under a key, or of a conversation: those that wait, and the cached."""
         return self._cache.get(name, since) | self._unwritten.under(name)
 
+    def _at_hand(
+        self, keys: Iterable[bytes], replies: Mapping[bytes, bytes], since: int
+    ) -> tuple[dict[bytes, dict[bytes, int]], set[_Wanted]]:
+        """What this process can say of these keys, and what it cannot."""
+        found: dict[bytes, dict[bytes, int]] = {}
+        rest: set[_Wanted] = set()
+        for key in keys:
+            known, reply = self._known(key, since), replies.get(key)
+            if not _suffices(known, reply) and (followed := self._followed.under(key, since)):
+                for row, created in followed.items():
+                    self._cache.hold(key, row, created, written=True)
+                known = followed | known
+            if known:
+                found[key] = known
+            if not _suffices(known, reply):
+                rest.add(_Wanted(key, reply))
+        return found, rest
+
+    def _stir(self) -> None:
+        """Somebody asks: what others write is worth knowing."""
+        self._stirred_at = time.monotonic()
+        self._stirred.set()
+
+    async def _follow(self, disk: _Disk, every: float) -> None:
+        """Read what others write while requests come, so that these find it in memory. Lives until cancelled."""
+        while True:
+            await self._stirred.wait()
+            await asyncio.sleep(every * random.uniform(0.75, 1.25))
+            now = time.monotonic()
+            if now - self._stirred_at > _FOLLOWS_FOR:
+                self._stirred.clear()
+            lance = disk.door.lance
+            if lance is None or self._health.fault is not None or now - self._looked_at < every / 2:
+                continue  # what is broken, the upkeep finds well again
+            with contextlib.suppress(StoreSlow):
+                await asyncio.wait({self._look(lance)})
+
+    def _look(self, lance: Lance) -> asyncio.Task[Tail]:
+        """A look at what others wrote, or the one that is going on. Raises StoreSlow as every read does."""
+        if self._looking is None or self._looking.done():
+            self._looked_at = time.monotonic()
+            self._looking = self._begin(lance, lambda lance: lance.tail(), lambda tail: self._saw(lance, tail))
+        return self._looking
+
+    def _saw(self, lance: Lance, tail: Tail) -> None:
+        assert self._disk is not None
+        self._counts.damaged += tail.damaged
+        self._counts.followed += len(tail.rows)
+        self._followed.take(tail.rows, lance.secret)
+        self._disk.upkeep.saw(tail)
+
+    async def _catch_up(self) -> float:
+        """See what others wrote up to now, or nearly; returns how long a request may still wait, in seconds.
+
+        Raises StoreSlow; what fails here, the read of a key will tell of.
+        """
+        began = time.monotonic()
+        with contextlib.suppress(StoreError):
+            lance = await self._open_store(look_again=False)
+            began = time.monotonic()
+            if lance is not None and began - self._looked_at > _SEEN_JUST_NOW:
+                await self._answers({self._look(lance)}, self._read_timeout)
+        return self._read_timeout - (time.monotonic() - began)
+
     async def _find(
         self, keys: Sequence[bytes], replies: Mapping[bytes, bytes], fresh: bool
     ) -> dict[bytes, tuple[bytes, ...]]:
-        since = self._oldest()
-        found = {key: known for key in keys if (known := self._known(key, since))}
-        ask = {
-            _Wanted(key, replies.get(key)) for key in keys if fresh or not _suffices(found.get(key), replies.get(key))
-        }
+        since, patience = self._oldest(), self._read_timeout
+        found, ask = self._at_hand(keys, replies, since)
+        if ask and self._pace.follow is not None and not self._place.in_memory and not fresh:
+            patience = await self._catch_up()
+            found, ask = self._at_hand(keys, replies, since)
+        if fresh:
+            ask = {_Wanted(key, replies.get(key)) for key in keys}
         self._counts.cache_hits += len(set(keys)) - len(ask)
         if ask and not self._place.in_memory:
             self._counts.cache_misses += len(ask)
-            for read in await self._ask(ask, fresh):
+            for read in await self._ask(ask, fresh, patience):
                 for key in {wanted.key for wanted in ask} & read.found.keys():
                     stored = {row: created for row, created in read.found[key].items() if created >= since}
                     found[key] = found.get(key, {}) | stored
@@ -284,7 +378,7 @@ class RecordStore:
                     found[key] = {row: found[key][row] for row in _of_reply(found[key], replies[key])}
         return {key: payloads(rows) for key, rows in found.items() if rows}
 
-    async def _ask(self, wanted: set[_Wanted], fresh: bool) -> list[Read]:
+    async def _ask(self, wanted: set[_Wanted], fresh: bool, patience: float) -> list[Read]:
         """Ask the store, joining reads that are going on, but no longer than a request may wait."""
         lance = await self._open_store(look_again=fresh)
         if lance is None:
@@ -299,7 +393,7 @@ class RecordStore:
                 reads.add(going_on)
         if rest:
             reads.add(self._begin_read(lance, rest, fresh))
-        return await self._answers(reads)
+        return await self._answers(reads, patience)
 
     async def _open_store(self, *, look_again: bool) -> Lance | None:
         """The store, as soon as it is open; None where none lies."""
@@ -318,8 +412,8 @@ class RecordStore:
             raise StoreSlow(f"The record store was not open after {_OPENING_MAY_TAKE:.0f} s.")
         return _outcome(entering)
 
-    async def _answers(self, reads: set[asyncio.Task[T]]) -> list[T]:
-        done, late = await asyncio.wait(reads, timeout=self._read_timeout)
+    async def _answers(self, reads: set[asyncio.Task[T]], patience: float) -> list[T]:
+        done, late = await asyncio.wait(reads, timeout=max(0.0, patience))
         if late:
             self._counts.slow += 1
             raise StoreSlow(f"The record store did not answer within {self._read_timeout * 1000:.0f} ms.")
@@ -429,6 +523,7 @@ class _Disk:
         place: Place,
         unwritten: Unwritten,
         cache: RecordCache,
+        forget: Callable[[], None],
         counts: Counts,
         health: Health,
         pace: Pace,
@@ -437,7 +532,7 @@ class _Disk:
     ) -> None:
         self.thread = StoreThread()
         self.door = Door(place, self.thread, health)
-        self.upkeep = Upkeep(place, self.door, self.thread, cache, counts, health, pace, retention_us)
+        self.upkeep = Upkeep(place, self.door, self.thread, forget, counts, health, pace, retention_us)
         self.writer = Writer(
             self.door,
             self.thread,
@@ -449,9 +544,14 @@ class _Disk:
             self.upkeep.committed,
             pace.linger,
             pace.group_from_pieces,
+            contended=place.directory is None and not place.is_tended,
         )
         self.upkeep.writer = self.writer
         self._tasks = [asyncio.create_task(self.writer.run()), asyncio.create_task(self.upkeep.run())]
+
+    def live(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some other work until the store is closed."""
+        self._tasks.append(asyncio.create_task(work))
 
     async def close(self) -> None:
         for task in self._tasks:

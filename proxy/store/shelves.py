@@ -6,7 +6,7 @@ They are apart because their rows differ in size, age and use; they share the pl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +35,8 @@ class Store:
         self.contents = contents
         """What tools registered, and what else is not on the wire, by the digest of what it is."""
         self.held = HeldAnswers(held)
+        for other in (contents, held):
+            records.on_erasure(other.forget)  # it notices first: every request looks at it
         self._tables = {RECORDS: records, CONTENTS: contents, HELD: held}
         self.collector = Collector(records, contents, names_in) if names_in is not None else None
         self._collecting: asyncio.Task[None] | None = None
@@ -51,6 +53,10 @@ class Store:
             self._collecting.cancel()
             await asyncio.gather(self._collecting, return_exceptions=True)
         await asyncio.gather(*(table.close() for table in self._tables.values()))
+
+    def on_erasure(self, forget: Callable[[], None]) -> None:
+        """Have this called when something was erased, by any process; see `RecordStore.on_erasure`."""
+        self.records.on_erasure(forget)
 
     def ready(self) -> tuple[bool, str]:
         """Whether all of it is well, and a line for the person who asks: of the first that is not, else of records."""

@@ -10,15 +10,15 @@ import contextlib
 import logging
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from proxy.store.cache import RecordCache
 from proxy.store.door import Door
 from proxy.store.health import Counts, Health
 from proxy.store.heap import give_back
-from proxy.store.lance import Lance
-from proxy.store.place import Place
+from proxy.store.lance import Lance, Tail
+from proxy.store.place import RECORDS, Place
 from proxy.store.record import StoreError
 from proxy.store.thread import StoreThread
 from proxy.store.writer import Writer
@@ -51,13 +51,18 @@ class Pace:
     """How long a record waits for others to be committed with."""
     group_from_pieces: int = 64
     """With so many, commits are made seldomer."""
+    follow: float | None = None
+    """While requests come, between looks at what others wrote; None where reading one key takes milliseconds."""
 
     @classmethod
     def of(cls, place: Place) -> Pace:
-        """The pace for a place: where each piece is a request over a network, there should be few."""
+        """The pace for a place: where each request goes over a network, there should be few."""
         if place.directory is not None:
             return cls()
-        return cls(tidy_after_commits=16, tidy_after=30.0, tidy_from_pieces=8, linger=0.2)
+        if place.is_tended:
+            return cls(linger=0.2)
+        # Contents may be pictures of megabytes, which another replica seldom needs; held answers are asked for once.
+        return cls(linger=0.2, follow=0.5 if place.table == RECORDS else None)
 
 
 class Upkeep:
@@ -68,7 +73,7 @@ class Upkeep:
         place: Place,
         door: Door,
         thread: StoreThread,
-        cache: RecordCache,
+        forget: Callable[[], None],
         counts: Counts,
         health: Health,
         pace: Pace,
@@ -77,7 +82,7 @@ class Upkeep:
         self._place = place
         self._door = door
         self._thread = thread
-        self._cache = cache
+        self._forget = forget
         self._counts = counts
         self._health = health
         self._pace = pace
@@ -90,12 +95,27 @@ class Upkeep:
         self._erasures: int | None = None
         self._erased_lately = False
         self._counted = False
+        self._left = 0
+        self._tidy_from = self._drawn()
         self.writer: Writer | None = None
 
     def committed(self) -> None:
         """The writer made a commit."""
-        if self.writer is not None and self.writer.pieces >= self._pace.tidy_after_commits:
+        if self.writer is not None and self.writer.pieces >= self._tidy_from:
             self._due.set()
+
+    def saw(self, tail: Tail) -> None:
+        """Others wrote: their pieces count as ours do. If they did more than that, it may have been an erasure."""
+        if self.writer is not None and self._counted:
+            self._left = min(self._left, tail.pieces)
+            self.writer.pieces = tail.pieces - self._left
+        if not tail.only_grew:
+            self._checked = float("-inf")
+            self._due.set()
+
+    def _drawn(self) -> int:
+        """After how many commits to tidy: so that two replicas, which see the same pieces, seldom do both at once."""
+        return int(self._pace.tidy_after_commits * random.uniform(1.0, 1.5))
 
     async def run(self) -> None:
         """Keep the store until cancelled. A step that fails is counted and comes again."""
@@ -151,7 +171,7 @@ class Upkeep:
         changed = seen != (lance.erasures_at_opening if self._erasures is None else self._erasures)
         if changed or self._erased_lately:
             # Twice, since a read that had begun before brings back what it saw.
-            self._cache.clear()
+            self._forget()
         self._erased_lately = changed
         self._erasures = seen
 
@@ -166,7 +186,7 @@ class Upkeep:
         pieces, since = self.writer.pieces, now - self._tidied
         if now < self._not_before:
             return False
-        if pieces >= self._pace.tidy_after_commits or (pieces and since >= self._pace.tidy_after):
+        if pieces >= self._tidy_from or (pieces and since >= self._pace.tidy_after):
             return True
         # What a tidying replaced becomes old enough to be removed only later, perhaps when nothing is written any more.
         return self._dead_versions and since >= self._pace.keep_versions * 1.25
@@ -174,12 +194,14 @@ class Upkeep:
     async def _tidy(self, lance: Lance) -> None:
         assert self.writer is not None
         began, pieces = time.monotonic(), self.writer.pieces
-        few = await self._thread.run(lance.fragments()) < self._pace.tidy_from_pieces
-        if few and not self._dead_versions and not self._place.is_tended:
-            self.writer.pieces, self._tidied = 0, began
-            return
         keep = timedelta(seconds=self._pace.keep_versions)
         for attempt in range(4):
+            self._left = await self._thread.run(lance.fragments())
+            few = self._left < self._pace.tidy_from_pieces
+            if few and not self._dead_versions and not self._place.is_tended:
+                # So it was from the start, or another replica was quicker.
+                self.writer.pieces, self._tidied, self._tidy_from = 0, time.monotonic(), self._drawn()
+                return
             try:
                 tidying = lance.tidy(keep=keep, index_from_rows=self._pace.index_from_rows)
                 replaced = await self._thread.run(tidying, within=_TIDYING_TAKES_AT_MOST)
@@ -195,5 +217,7 @@ class Upkeep:
                 self._not_before = self._tidied + (self._tidied - began) / self._pace.tidy_share
         await asyncio.to_thread(give_back)
         self.writer.pieces -= pieces
+        self._left = await self._thread.run(lance.fragments()) - self.writer.pieces
+        self._tidy_from = self._drawn()
         self._dead_versions = replaced
         self._counts.tidied += 1

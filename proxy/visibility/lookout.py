@@ -79,6 +79,10 @@ class Lookout:
         admin.route("GET", "/metrics", self._show_metrics, public=True)
         routes.register(admin, self.inspector)
 
+    def forget(self) -> None:
+        """Something was erased: show nothing of what was said any more."""
+        self.inspector.forget()
+
     async def idle(self) -> None:
         """Wait until everything that passed was looked at and counted: somebody wants to see it."""
         if self._later is not None:

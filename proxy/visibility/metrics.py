@@ -350,6 +350,7 @@ _STORE_COUNTERS = (
     ("slow", "slow_finds", "Look-ups that a request did not wait for to the end."),
     ("cache_hits", "cache_hits", "Keys that were answered from memory."),
     ("cache_misses", "cache_misses", "Keys that the store was asked for."),
+    ("followed", "followed_rows", "Rows that were read as other replicas wrote them, before anybody asked."),
     ("damaged", "damaged_rows", "Rows that were passed over because their seal did not fit."),
     ("pruned", "pruned_rows", "Rows that were deleted for their age."),
 )

@@ -51,9 +51,10 @@ class Told:
     def told(self) -> None:
         return None
 
-    async def ended(self, complete: bool) -> None:
+    def close(self, complete: bool) -> bool:
         self.story.append(("ended", b"whole" if complete else b"broken"))
         self.over.set()
+        return False
 
 
 @dataclass

@@ -41,6 +41,9 @@ class S3Server:
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self.url = ""
+        self.requests: list[str] = []
+        """What was asked of it so far: method and path."""
+        self._told = asyncio.Event()
 
     @staticmethod
     def is_here() -> bool:
@@ -73,8 +76,19 @@ class S3Server:
 
     async def _read(self) -> None:
         assert self._process is not None and self._process.stderr is not None
-        while await self._process.stderr.readline():
-            pass
+        while line := await self._process.stderr.readline():
+            if found := re.search(rb'"((?:GET|PUT|HEAD|POST|DELETE) \S+) HTTP', line):
+                self.requests.append(found[1].decode())
+                self._told.set()
+
+    async def has_told_all(self) -> None:
+        """Return when `requests` holds all that was answered before this call."""
+        mark = f"/{self.bucket}?prefix=mark-{len(self.requests)}"
+        await asyncio.to_thread(lambda: urllib.request.urlopen(self.url + mark).close())
+        while not any(mark in one for one in self.requests):
+            self._told.clear()
+            await self._told.wait()
+        self.requests = [one for one in self.requests if mark not in one]
 
     def pause(self) -> None:
         """Answer nobody any more, without closing a connection."""

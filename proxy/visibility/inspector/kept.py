@@ -50,6 +50,12 @@ class Blobs:
         with self._lock:
             self._drop(kind, name)
 
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._kept.clear()
+            self.size = 0
+
     def _drop(self, kind: str, name: str) -> None:
         gone = self._kept.pop((kind, name), None)
         if gone is not None:
@@ -77,6 +83,9 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows)
 
     def add(self, row: Row) -> Row | None:
         """Take a row. Returns the one that had to go for it."""

@@ -154,6 +154,18 @@ class Inspector:
                 async with asyncio.timeout(_CATCHES_UP):
                     await left.wait()
 
+    def forget(self) -> None:
+        """Something was erased, and nobody says what: what was said is shown no more. That there were requests is."""
+        self._blobs.clear()
+        self._opened = None
+        if not self.content:
+            return
+        for row in self._rows:
+            if "title" in row:
+                row["title"] = None
+            if (brief := row.get("brief")) is not None:
+                row["brief"] = brief._replace(title=None)
+
     async def idle(self) -> None:
         """Wait until everything that passed was looked at."""
         await self._idle.wait()
