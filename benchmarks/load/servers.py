@@ -116,6 +116,8 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        with contextlib.suppress(ProcessLookupError):  # what it started and left behind
+            os.killpg(self.process.pid, signal.SIGKILL)
         if self.log is not None:
             self.log.close()
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -136,6 +138,7 @@ def start(name: str, command: Sequence[str], port: int, core: int, environment: 
         stderr=log,
         cwd=ROOT,
         env={**clean, **(environment or {})},
+        start_new_session=True,
         preexec_fn=lambda: os.sched_setaffinity(0, {core % (os.cpu_count() or 1)}),
     )
     server = Server(name, f"http://127.0.0.1:{port}", process, directory, log)
