@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire import chat
+from proxy.wire import chat, spans
 from proxy.wire.messages import Message, NotJson, OtherPart, Picture, Role, Span, Splice, Text, splice
 from tests.talk import body, calls, grows_gently, returns, user
 
@@ -234,3 +234,11 @@ def test_cutting_a_body_that_only_lenient_readers_take_costs_by_the_byte() -> No
         return lambda: chat.cut(raw)
 
     assert grows_gently(work, 4000)
+
+
+@given(array(VALUE))
+def test_the_elements_of_an_array_stand_where_a_walk_over_it_finds_them(text: str) -> None:
+    raw = text.encode()
+    walked = spans.elements(raw.decode("latin-1"), 0)
+    found = spans.element_spans(b"before" + raw + b"behind", Span(6, 6 + len(raw)))
+    assert [(span.start - 6, span.end - 6) for span in found] == [(span.start, span.end) for span in walked]

@@ -213,7 +213,16 @@ def _plain_value(body: bytes, span: Span, name: str) -> Span | None:
     return Span(start, end)
 
 
+_raw_elements = msgspec.json.Decoder(list[msgspec.Raw])
+
+
 def element_spans(body: bytes, span: Span) -> list[Span]:
     """The spans of the elements of the array that stands at `span`."""
+    try:
+        known = known_elements(body, span.start, _raw_elements.decode(memoryview(body)[span.start : span.end]))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        known = None
+    if known is not None and known[1] == span.end:
+        return known[0]
     text = body[span.start : span.end].decode("latin-1")
     return [Span(span.start + found.start, span.start + found.end) for found in elements(text, 0)]
