@@ -17,6 +17,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 #: How often it is looked whether anything may be given back, and how many bytes must have passed for it to be worth it.
 _PAUSE_SECONDS = 2.0
 _WORTH_IT = 8 * 1024 * 1024
+#: It is given back again after as many looks as these: what waits to be watched, or for the garbage collector, goes a
+#: while after its requests.
+_LOOKS = frozenset({1, 2, 4, 8, 16})
 #: With more than this in flight, what is free will be wanted again at once.
 _AT_REST = 1024 * 1024
 
@@ -50,12 +53,16 @@ async def give_back_at_rest(
     give_back = give_back or _trim()
     if give_back is None:
         return
-    before = 0
+    before, looks = 0, max(_LOOKS)
     while True:
         await asyncio.sleep(_PAUSE_SECONDS)
         now = passed()
-        if now - before >= _WORTH_IT and held() <= _AT_REST:
-            before = now
+        if held() > _AT_REST:
+            continue
+        if now - before >= _WORTH_IT:
+            before, looks = now, 0
+        looks += 1
+        if looks in _LOOKS:
             await asyncio.to_thread(give_back)
 
 

@@ -15,6 +15,7 @@ from asyncio.subprocess import PIPE, STDOUT
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -372,7 +373,7 @@ async def pass_by(watched: Watched, numbers: range) -> None:
     raw = body(*FIRST)
     read = Conversed(raw, raw, Untouched(Reason.NO_EVIDENCE))
     for number in numbers:
-        one = passed(number, replace(read, transcript=transcript_of(number)))
+        one = passed(number, replace(read, reads=partial(transcript_of, number)))
         watched.lookout.watchers.arrived(one.arrived)
         watched.lookout.watchers.passed(one)
         if number % 200 == 199:

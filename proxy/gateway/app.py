@@ -24,12 +24,12 @@ from proxy.gateway.conversation import Asked, tenant_digest
 from proxy.gateway.limits import Capacity, Full, Patience, Share, TooSlow
 from proxy.gateway.replies import Outgoing
 from proxy.gateway.steering import Decoded, Head, Incoming, Steering
+from proxy.gateway.threads import LARGE
 from proxy.gateway.upstream import BrokenOff, Destination, Reply, TimeLimits, Unreachable, Upstream, origin_form
 from proxy.gateway.watched import Arrived, Conversed, Nobody, Passed, Stays, Watcher
 from proxy.settings import ServerSettings, Settings, TenantSettings
 from proxy.visibility import logs
 
-_IN_A_THREAD = 1 << 18  # decoding more than this would hold up the streams that are open beside it
 _CUT_SECONDS = 5.0  # for what is cut off at the end of a drain to be written down and closed
 _COMMENT = b": keep-alive\n\n"
 _EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
@@ -865,9 +865,9 @@ class Gateway:
     async def _decoded(self, raw: bytes, codings: Sequence[str]) -> bytes:
         if not codings:
             return raw
-        if len(raw) < _IN_A_THREAD:
+        if len(raw) < LARGE:
             with contextlib.suppress(encodings.TooLarge):  # a small body may unfold to a large one
-                return encodings.decode(raw, codings, min(self._limit, _IN_A_THREAD))
+                return encodings.decode(raw, codings, min(self._limit, LARGE))
         return await asyncio.to_thread(encodings.decode, raw, codings, self._limit)
 
     async def _too_large(self, facts: _Facts, decoded: bool) -> bool:

@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 from msgspec import structs
@@ -37,6 +37,7 @@ from proxy.gateway.recent import Recent, RecentBytes
 from proxy.gateway.seen import Done, Seen, SeenRequests
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
+from proxy.gateway.threads import LARGE, aside
 from proxy.gateway.watched import Conversed, Stays
 from proxy.ledger import boundary, notes, reading, records, settling, transcript, trimmed
 from proxy.ledger.aside import NOTHING, Aside
@@ -58,10 +59,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evidence_proxy.conversation")
 
-Result = TypeVar("Result")
-
-#: From this size on a body is read in a thread, so that open streams never wait for it.
-_LARGE = 256 * 1024
 #: How many openings are looked up, newest first.
 _MOST_CANDIDATES = 256
 #: The first record makes the store be opened, which takes as long as an import.
@@ -117,7 +114,8 @@ class _Read(msgspec.Struct, frozen=True):
     evidence returns, by ordinal. `whole` says whether the transcript has
     everything that the model sees, and `recordable` whether its question can be written down. `tables` are those that
     it was read by, `cut_short` the tags of returns that do not fit. `seen` is what the next request of the conversation
-    may continue, if any may, and `continues` what this one does.
+    may continue, if any may, and `continues` what this one does. A request that needed no reading has no transcript,
+    but can be read `later`.
     """
 
     transcript: Transcript | None
@@ -130,6 +128,36 @@ class _Read(msgspec.Struct, frozen=True):
     cut_short: tuple[str, ...] = ()
     seen: Seen | None = None
     continues: Seen | None = None
+    later: _Later | None = None
+
+    @property
+    def request(self) -> Request | None:
+        """The request, as far as it was read."""
+        if self.later is not None:
+            return self.later.glanced
+        return self.transcript.request if self.transcript is not None else None
+
+    @property
+    def reads(self) -> Callable[[], Transcript | None] | None:
+        """What gives the transcript: that may take as long as the body is large. None where there is none."""
+        if self.later is not None:
+            return self.later.read
+        return (lambda: self.transcript) if self.transcript is not None else None
+
+
+class _Later:
+    """Reads a request of which only a glance was needed, once, when somebody asks. Safe to use from threads."""
+
+    def __init__(self, glanced: Request) -> None:
+        self.glanced = glanced
+        self._read: Transcript | None = None
+        self._lock = threading.Lock()
+
+    def read(self) -> Transcript:
+        with self._lock:
+            if self._read is None:
+                self._read = transcript.read(self.glanced.api.cut(self.glanced.body))
+            return self._read
 
 
 class _Decision(msgspec.Struct, frozen=True):
@@ -226,13 +254,15 @@ class Conversations:
             return Exchange(asked, Untouched(Reason.OFF))
         tenant = tenant_digest(asked.credential) if asked.credential is not None else None
         continues, known_bytes = self._seen.before(tenant, asked.api, asked.body) if tenant is not None else (None, 0)
-        large = len(asked.body) - known_bytes >= _LARGE
-        read = await _run(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes))
+        if not known_bytes and (glanced := self._glance(asked)) is not None:
+            return self._passing(asked, tenant, glanced)
+        large = len(asked.body) - known_bytes >= LARGE
+        read = await aside(large, lambda: self._read(asked, tenant, self._tables, continues, known_bytes))
         if read.cut_short and tenant is not None and self._registered is not None:
             known_whole = await self._registered.registered(tenant, read.cut_short)
             if known_whole:
                 tables = with_registered(self._tables, known_whole)
-                read = await _run(large, lambda: self._read(asked, tenant, tables))
+                read = await aside(large, lambda: self._read(asked, tenant, tables))
         if read.transcript is None:
             return Exchange(asked, Untouched(read.untouched or Reason.NOT_JSON))
         if not read.transcript.users:
@@ -255,6 +285,25 @@ class Conversations:
             exchange.body = self._offers.continuing(tenant, read.transcript.request, exchange.body)
             exchange.steering = await self._steering(exchange, read, decision.boundary, tenant, large)
         return exchange
+
+    def _glance(self, asked: Asked) -> Request | None:
+        """What is to know of a request that holds no evidence, whatever the tables say; None where it must be read.
+
+        `strict` remembers each request, and a managed tool may be offered with any.
+        """
+        if self._strict or any(table.cites_managed for table in self._tables):
+            return None
+        with asked.stays.room("wire"):
+            return _APIS[asked.api].glance(asked.body)
+
+    def _passing(self, asked: Asked, tenant: bytes | None, glanced: Request) -> Exchange:
+        """A request that goes up as it came: it is read only if somebody wants to know what stands in it."""
+        read = _Read(None, Reason.NO_EVIDENCE, whole=True, tables=self._tables, later=_Later(glanced))
+        after = None
+        if tenant is not None:
+            conversation = Conversation.of(tenant, asked.conversation_id, None)
+            after = _Afterwards(self, read, Boundary(), conversation, asked, False)
+        return Exchange(asked, Untouched(Reason.NO_EVIDENCE), None, after, read, Boundary(), tenant)
 
     async def _steering(
         self, exchange: Exchange, read: _Read, found: Boundary, tenant: bytes, large: bool
@@ -297,7 +346,7 @@ class Conversations:
         assert shown is not None
 
         async def judge(reply: Reply) -> Standing:
-            return await _run(large, lambda: self._standing(shown, reply, found, read.tables, course.noted))
+            return await aside(large, lambda: self._standing(shown, reply, found, read.tables, course.noted))
 
         request = shown.request
         if offering is not None and all(table.cites_managed for table in read.tables_of_returns.values()):
@@ -361,11 +410,11 @@ class Conversations:
             looked = await self._look_up(read, tenant, asked.question_id, 1 if asked.question_id is None else None)
             if conversation is not None and conversation.named:
                 looked = await self._named(read, conversation, asked.question_id, looked)
-        decision = await _run(large, lambda: self._decide(asked, read, tenant, looked))
+        decision = await aside(large, lambda: self._decide(asked, read, tenant, looked))
         if decision is None:
             with asked.stays.room("store"):
                 further = structs.replace(await self._look_up(read, tenant, asked.question_id), named=looked.named)
-            decision = await _run(large, lambda: self._decide(asked, read, tenant, further))
+            decision = await aside(large, lambda: self._decide(asked, read, tenant, further))
         assert decision is not None  # further than all nobody looks
         record = decision.boundary.record
         gives = record is not None and decision.boundary.untouched is None
@@ -374,7 +423,7 @@ class Conversations:
                 held = await self._held(conversation, record)
             if held:
                 # The boundary is given by now, so that looking again is only writing again.
-                decision = await _run(large, lambda: self._decide(asked, read, tenant, _Looked({}), held)) or decision
+                decision = await aside(large, lambda: self._decide(asked, read, tenant, _Looked({}), held)) or decision
         return decision
 
     async def _named(
@@ -751,9 +800,8 @@ class _Afterwards:
         asked: Asked,
         large: bool,
     ) -> None:
-        assert read.transcript is not None
         self._conversations = conversations
-        self._transcript = read.transcript
+        self._read = read
         self._whole = read.whole
         self._recordable = read.recordable
         self._boundary = found
@@ -762,20 +810,29 @@ class _Afterwards:
         self._asked = asked
         self._large = large
 
+    def wants(self, reader: ReplyReader) -> bool:
+        """Whether there is anything to write down of this reply, or to remember."""
+        if not self._whole:
+            return False
+        return self._recordable or bool(reader.continued_by()) or any(reply.ran for reply in reader.replies())
+
     async def settle(self, reader: ReplyReader, course: Course) -> list[StoredRecord]:
         """Write down what the reply settled. Returns the records."""
         replies = reader.replies()
         if not self._whole or not replies:
             return []
         names = reader.continued_by()
+        if not self._recordable and not names and not any(reply.ran for reply in replies):
+            return []
+        read = await self._transcript()
         if names:
-            self._conversations.remember(self._conversation.tenant, names, self._transcript, replies[0])
+            self._conversations.remember(self._conversation.tenant, names, read, replies[0])
         if not self._recordable and not any(reply.ran for reply in replies):
             return []
-        settled = await _run(
+        settled = await aside(
             self._large,
             lambda: self._conversations.write_down(
-                self._transcript,
+                read,
                 self._recordable,
                 replies,
                 self._boundary,
@@ -785,10 +842,18 @@ class _Afterwards:
                 self._conversation,
             ),
         )
-        rows = await self._conversations.keep(self._conversation, self._asked, self._transcript, settled)
+        rows = await self._conversations.keep(self._conversation, self._asked, read, settled)
         if rows:
             await self._conversations.shared()
         return rows
+
+    async def _transcript(self) -> Transcript:
+        """The request's transcript, read now where it was not yet."""
+        if self._read.transcript is not None:
+            return self._read.transcript
+        later = self._read.later
+        assert later is not None
+        return await aside(len(self._asked.body) >= LARGE, later.read)
 
 
 class Exchange:
@@ -846,13 +911,12 @@ class Exchange:
     def _reply_reader(self) -> ReplyReader:
         """Follows the reply: for what it settles, and for what the provider says that it used."""
         api = _APIS[self._asked.api]
-        read = self._read.transcript
-        return api.reader(read.request if read is not None else Request(api, b"", ()))
+        return api.reader(self._read.request or Request(api, b"", ()))
 
     def told(self) -> Conversed:
         """What became of the request and its reply, for whoever watches."""
         read, outcome = self._read, self.outcome
-        model = read.transcript.request.model if read.transcript is not None else None
+        model = read.request.model if read.request is not None else None
         return Conversed(
             came=self._asked.body,
             went=self._went if self._went is not None else self.body,
@@ -860,7 +924,7 @@ class Exchange:
             model=model or self._reader.model(),
             tenant=self._tenant,
             question_id=self._asked.question_id,
-            transcript=read.transcript,
+            reads=read.reads,
             evidence=read.tables_of_returns,
             boundary=self._boundary,
             would=outcome.would if isinstance(outcome, Untouched) else None,
@@ -874,8 +938,8 @@ class Exchange:
         self._reader.feed(chunk)
 
     def finished(self) -> bool:
-        """Whether the reply finished, and its question can be settled now."""
-        return self._after is not None and self._reader.finished()
+        """Whether the reply finished, and there is something to settle now."""
+        return self._after is not None and self._reader.finished() and self._after.wants(self._reader)
 
     async def settle(self) -> None:
         """Write down what the reply settled: once, however often it is called."""
@@ -939,10 +1003,6 @@ def _cannot_ask(request: Request) -> Violation:
     if request.history is not None:
         return Violation.SERVER_SIDE_HISTORY
     return Violation.SEVERAL_CHOICES if request.choices > 1 else Violation.NO_CITE_TOOL
-
-
-async def _run(in_thread: bool, work: Callable[[], Result]) -> Result:
-    return await asyncio.to_thread(work) if in_thread else work()
 
 
 def _refusal(outcome: Outcome, member: str) -> Refusal:

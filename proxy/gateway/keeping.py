@@ -66,8 +66,9 @@ class Conversation(msgspec.Struct, frozen=True):
     named: bool
 
     @classmethod
-    def of(cls, tenant: bytes, name: str | None, transcript: Transcript) -> Conversation:
-        beginning = transcript.beginning
+    def of(cls, tenant: bytes, name: str | None, transcript: Transcript | None) -> Conversation:
+        """That of a transcript; None stands for one that holds no return of a tool."""
+        beginning = transcript.beginning if transcript is not None else None
         ids = [named_id(name)] if name is not None else []
         if beginning is not None:
             ids.append(hashlib.sha256(b"conversation that begins\0" + beginning).digest())

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from proxy.gateway.steering import Head, Incoming, Piece, Provider
+from proxy.gateway.threads import LARGE
 from proxy.gateway.upstream import BrokenOff, Unreachable
 from proxy.ledger.notes import Noted
 from proxy.ledger.settling import Citable
@@ -29,8 +30,6 @@ log = logging.getLogger("evidence_proxy.managing")
 #: How providers say that they take no tools (some as a fault of theirs), or not this one.
 _REFUSES_TOOLS = frozenset({400, 404, 415, 422, 500, 501})
 _MOST_OF_AN_ERROR = 1 << 20
-#: From this size on a body's evidence is read in a thread, so that open streams never wait for it.
-_LARGE = 256 * 1024
 _ALIVE = b": \n\n"
 
 
@@ -114,7 +113,7 @@ class Managing:
 
     async def steer(self, provider: Provider) -> AsyncGenerator[Piece, None]:
         """What the client gets: the provider's reply, without our tool's calls."""
-        if len(self._managed.offered) >= _LARGE:
+        if len(self._managed.offered) >= LARGE:
             # Reading what can be cited takes long here, and the provider takes longer.
             self._reading = asyncio.ensure_future(asyncio.to_thread(self._managed.citable))
             self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen where it is used

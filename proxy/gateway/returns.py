@@ -6,7 +6,6 @@ so that a conversation in which a host cut it short can still be told what it wa
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
@@ -18,6 +17,7 @@ import msgspec
 from proxy.evidence.pictures import MOST_BYTES, data_url
 from proxy.evidence.tags import DIGITS, RETURN_OPENS, Keys
 from proxy.gateway import errors
+from proxy.gateway.threads import LARGE, aside
 from proxy.ledger.aside import registered_name
 from proxy.ledger.provenance import RegisteredPicture
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
@@ -29,7 +29,6 @@ MOST_RESULTS = 10_000
 MOST_PICTURES = 500
 #: How many returns that were cut short are looked up for one request, newest last.
 MOST_LOOKED_UP = 64
-_IN_A_THREAD = 1 << 18
 
 
 class _Picture(msgspec.Struct, forbid_unknown_fields=True):
@@ -77,10 +76,7 @@ class Returns:
     async def answer(self, body: bytes, tenant: bytes | None) -> errors.Answer:
         """The answer to a request. Without a tenant, what was tagged is not kept."""
         try:
-            if len(body) >= _IN_A_THREAD:
-                done, shape = await asyncio.to_thread(self._tagged, body)
-            else:
-                done, shape = self._tagged(body)
+            done, shape = await aside(len(body) >= LARGE, lambda: self._tagged(body))
         except _Refused as refused:
             return refused.answer
         if tenant is not None and len(done.text) > DIGITS:

@@ -8,7 +8,7 @@ here is copied, parsed or counted for them.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -72,11 +72,12 @@ class Conversed:
     """What the rooms made of a request on a compacted path, and of its reply.
 
     `came` is its body (decoded), `went` what goes upstream: the same object where nothing changed; under `observe`,
-    `would` is what would have gone up instead. `transcript` is how `came` was read (None where it was not: off, or no
-    JSON), `evidence` the tables of its evidence returns by ordinal, `boundary` where the current question begins and
-    the record that this rests on. `settled` are the records that the reply made (for `records.decode`), `usage` what
-    the provider says that it used, `model` whom the request asked (else who says to have replied). `refused` says that
-    the client got an answer of ours instead (`strict`). `tenant` is a digest that stands for whose request it is.
+    `would` is what would have gone up instead. `reads` gives how `came` reads (None where nobody can: off, or no JSON);
+    that may be found out only then, and takes as long as it is large: not on the event loop. `evidence` are the tables
+    of its evidence returns by ordinal, `boundary` where the current question begins and the record that this rests on.
+    `settled` are the records that the reply made (for `records.decode`), `usage` what the provider says that it used,
+    `model` whom the request asked (else who says to have replied). `refused` says that the client got an answer of ours
+    instead (`strict`). `tenant` is a digest that stands for whose request it is.
     """
 
     came: bytes
@@ -85,7 +86,7 @@ class Conversed:
     model: str | None = None
     tenant: bytes | None = None
     question_id: str | None = None
-    transcript: Transcript | None = None
+    reads: Callable[[], Transcript | None] | None = None
     evidence: Mapping[int, Table] = field(default_factory=dict)
     boundary: Boundary = field(default_factory=Boundary)
     would: bytes | None = None
@@ -96,11 +97,16 @@ class Conversed:
     @property
     def was_read(self) -> bool:
         """Whether there is a transcript."""
-        return self.transcript is not None
+        return self.reads is not None
+
+    @property
+    def transcript(self) -> Transcript | None:
+        """How `came` reads."""
+        return self.reads() if self.reads is not None else None
 
     @property
     def question(self) -> int | None:
-        """The current question's ordinal, from 1; None where the transcript was not read."""
+        """The current question's ordinal, from 1; None where there is no transcript."""
         if not self.was_read:
             return None
         return self.boundary.record.ordinal + 1 if self.boundary.record is not None else 1

@@ -121,9 +121,10 @@ class Counting:
 
     def _count(self, request: Passed) -> Counted | None:
         told = request.conversed
-        if told is None or told.transcript is None:
+        transcript = told.transcript if told is not None else None
+        if told is None or transcript is None:
             return None
-        read = told.transcript.request
+        read = transcript.request
         before = self._counter.of(read, told.model)
         went = told.would if told.would is not None else told.went
         after = before if went is told.came else self._counter.of(read.api.cut(went), told.model)

@@ -21,7 +21,7 @@ LONGEST = 1.0
 #: After a piece of work its thread rests so many times as long as that took: at least, and where the loop is busy.
 _REST, _REST_WHEN_BUSY, _LONGEST_REST = 4.0, 99.0, 20.0
 #: With up to this share of its time taken the event loop has time for others; from the second on it is busy.
-_EASY, _BUSY = 0.4, 0.7
+_EASY, _BUSY = 0.3, 0.6
 _LOOKED_AT = 0.1
 
 

@@ -81,7 +81,10 @@ def _load(name: str) -> Encoding:
     # tiktoken's own definition of the encoding, with a loader that reads what lies here: its own one would download it.
     here = FunctionType(defined.__code__, {**vars(openai_public), "load_tiktoken_bpe": lambda *_, **__: _ranks(name)})
     found: dict[str, Any] = here()
-    return tiktoken.Encoding(**found)
+    made = tiktoken.Encoding(**found)
+    # What encodes holds a copy of its own; this one, of 28 MB, is for those who want to look.
+    made._mergeable_ranks = {}
+    return made
 
 
 def _ranks(name: str) -> dict[bytes, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -16,6 +16,7 @@ from proxy.wire import added, chat_written, parts
 from proxy.wire.bodies import Cutter, json_text
 from proxy.wire.chat_reply import ChatLiveReader, ChatReplyReader
 from proxy.wire.chat_rounds import ChatRounds
+from proxy.wire.glancing import Glancer
 from proxy.wire.messages import (
     ALONE,
     Api,
@@ -55,8 +56,23 @@ class _Fields(msgspec.Struct):
     function_call: Any = None
 
 
+class _Said(msgspec.Struct, gc=False):
+    """A message that neither calls a tool nor answers a call."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    tool_calls: tuple[()] | None = None
+    function_call: None = None
+
+
+class _Talk(msgspec.Struct):
+    messages: list[_Said]
+    n: Any = None
+    model: Any = None
+
+
 MEMBER = "messages"
 _cutter = Cutter(MEMBER, _Body, _Fields)
+_glancer = Glancer(_Talk)
 
 
 def cut(body: bytes, known: Request | None = None, whole: bool = False) -> Request:
@@ -79,6 +95,15 @@ def cut(body: bytes, known: Request | None = None, whole: bool = False) -> Reque
         continuation=found.continuation(old[-1].span.end if old else 0),
         model=model if isinstance(model, str) else None,
     )
+
+
+def glance(body: bytes) -> Request | None:
+    """See `messages.Api`: without messages, of a body that surely holds none of a tool."""
+    found = _glancer.look(body)
+    if found is None or not any(said.role == "user" for said in found.messages):
+        return None
+    model = found.model if isinstance(found.model, str) else None
+    return Request(cast(Api, sys.modules[__name__]), body, (), choices=_choices(found.n), model=model)
 
 
 def reader(request: Request) -> ChatReplyReader:

@@ -217,6 +217,12 @@ class Api(Protocol):
         somebody compared already, and that this one begins with all of it, up to the end of its last message.
         """
 
+    def glance(self, body: bytes) -> Request | None:
+        """A request without its messages, of a body that surely holds no return of a tool, no call of one, nothing that
+        the provider keeps, and a user message; None where only `cut` can say. What `cut` says of its other members is
+        the same.
+        """
+
     def reader(self, request: Request) -> ReplyReader:
         """A reader for the reply to this request."""
 

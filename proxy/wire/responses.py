@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
 from proxy.wire import added, parts, responses_items, responses_written, spans
 from proxy.wire.bodies import Cutter, json_text
+from proxy.wire.glancing import Glancer
 from proxy.wire.messages import (
     ALONE,
     Api,
@@ -45,11 +46,28 @@ class _Body(msgspec.Struct):
     model: Any = None
 
 
+class _Said(msgspec.Struct, gc=False):
+    """A message, or what the model thought: neither a call nor what came of one."""
+
+    type: Literal["message", "reasoning"] | None = None
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+
+
+class _Talk(msgspec.Struct):
+    input: list[_Said] | str
+    previous_response_id: None = None
+    conversation: None = None
+    store: Any = None
+    background: bool | None = None
+    model: Any = None
+
+
 MEMBER = "input"
 # A stored prompt, or a history on the provider's side, may be all that a request says.
 _cutter = Cutter(
     MEMBER, _Body, responses_items.Fields, instead=frozenset({"prompt", "previous_response_id", "conversation"})
 )
+_glancer = Glancer(_Talk)
 
 
 def cut(body: bytes, known: Request | None = None, whole: bool = False) -> Request:
@@ -78,6 +96,19 @@ def cut(body: bytes, known: Request | None = None, whole: bool = False) -> Reque
         continuation=found.continuation(end),
         model=named(found.beside["model"]),
     )
+
+
+def glance(body: bytes) -> Request | None:
+    """See `messages.Api`: without messages, of a body that surely holds none of a tool."""
+    found = _glancer.look(body)
+    if found is None or found.background:
+        return None
+    if not isinstance(found.input, str):
+        said = [item for item in found.input if item.type != "reasoning"]
+        if any(item.role is None for item in said) or all(item.role != "user" for item in said):
+            return None
+    stored, model = found.store is not False, named(found.model)
+    return Request(cast(Api, sys.modules[__name__]), body, (), stored=stored, model=model)
 
 
 def _string(body: bytes, span: Span) -> str:
