@@ -36,8 +36,13 @@ SIZES = {"2KB": (2_000, 20.0), "64KB": (64_000, 20.0), "1MB": (1_000_000, 10.0),
 NO_BOUND = {"ours", "nginx"}
 FIGURES = peers.PLACE / "figures.json"
 PAGE = ROOT / "docs" / "peers.md"
+#: So many bytes of conversations are asked for one after the other before the load goes on to others: what settled a
+#: question is not long ago when the next one is asked, as where people talk.
+AT_A_TIME = 2_000_000
 #: A reply that takes longer is counted as none.
 PATIENCE = 60.0
+#: What a proxy holds is looked at after so many seconds without load.
+REST = 3.0
 Figures = dict[str, dict[str, Any]]
 
 
@@ -106,14 +111,15 @@ async def measured(
     server: Server, provider: Server, kind: bodies.Kind, own: bool, seconds: float, run: int
 ) -> dict[str, float]:
     """One run: requests/s, processor time of each, and the bytes of each that reached the provider. Raises
-    RuntimeError where a reply is wrong or missing."""
+    RuntimeError where a reply is wrong or missing. Before ours is asked, its conversations' last questions settle."""
     connections = 32 if len(kind.asks) < 500_000 else 8
+    at_a_time = connections * (max(4, AT_A_TIME // len(kind.asks) // connections) if connections == 32 else 1)
     first = 1_000_000 * run
     loop = asyncio.get_running_loop()
 
-    async def ask(body: bodies.Body, until: float, most: int) -> client.Told:
+    async def ask(body: bodies.Body, numbers: range, until: float) -> client.Told:
         def requests() -> Iterator[client.Request]:
-            for number in range(first, first + most):
+            for number in numbers:
                 if loop.time() > until:
                     return
                 yield client.request(CHAT, len(body), body.pieces(number), peers.KEY)
@@ -127,19 +133,25 @@ async def measured(
             raise RuntimeError(f"{len(told.wrong)} of {len(told.each)}: {told.wrong[0][:300]}")
         return told
 
-    most = 1_000_000
-    if own:
-        most = len((await ask(kind.settles, loop.time() + seconds, most)).each)
-    before, used = seen(provider), server.cpu()
-    told = await ask(kind.asks, loop.time() + (3 * seconds if own else seconds), most)
-    after, used = seen(provider), server.cpu() - used
-    count = len(told.each)
-    if after["requests"] - before["requests"] != count:
-        raise RuntimeError(f"{count} replies, but the provider received {after['requests'] - before['requests']}")
-    if own and told.headers != {"Evidence-Proxy: compacted"}:
-        raise RuntimeError(f"expected every request to be compacted, but they were {told.headers}")
-    arrived = (after["bytes"] - before["bytes"]) / count
-    return {"rate": told.per_second, "cpu": used / count, "bytes": arrived, "count": count}
+    count, arrived, taken, used = 0, 0, 0.0, 0.0
+    while taken < seconds:
+        numbers = range(first, first + at_a_time)
+        first += at_a_time
+        if own:
+            await ask(kind.settles, numbers, loop.time() + PATIENCE)
+        before, cpu = seen(provider), server.cpu()
+        told = await ask(kind.asks, numbers, loop.time() + seconds - taken)
+        after = seen(provider)
+        used += server.cpu() - cpu
+        taken += told.seconds
+        count += len(told.each)
+        arrived += after["bytes"] - before["bytes"]
+        if after["requests"] - before["requests"] != len(told.each):
+            came = after["requests"] - before["requests"]
+            raise RuntimeError(f"{len(told.each)} replies, but the provider received {came} requests")
+        if own and told.headers != {"Evidence-Proxy: compacted"}:
+            raise RuntimeError(f"expected every request to be compacted, but they were {told.headers}")
+    return {"rate": count / taken, "cpu": used / count, "bytes": arrived / count, "count": count}
 
 
 async def speed(peer: Peer, names: list[str], runs: int, seconds: float) -> dict[str, Any]:
@@ -158,6 +170,7 @@ async def speed(peer: Peer, names: list[str], runs: int, seconds: float) -> dict
                 except (RuntimeError, OSError) as fault:
                     found[name] = {"wrong": str(fault)}
                     continue
+                await asyncio.sleep(REST)
                 found[name] = {key: statistics.median(one[key] for one in each[1:]) for key in each[0]}
                 found[name] |= {"sent": len(kind.asks), "runs": runs, "resident": server.resident() / 1e6}
     return found

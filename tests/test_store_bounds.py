@@ -1,18 +1,11 @@
 """Holds the bounded parts of the store to their bounds: the cache, the queue of what is not yet written, the place."""
 
-import asyncio
-from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from proxy.store.cache import RecordCache
-from proxy.store.health import Counts, Durations, Health
 from proxy.store.place import Place
 from proxy.store.record import Entry, StoredRecord
 from proxy.store.unwritten import Unwritten
-from proxy.store.writer import Writer
 
 
 def key(n: int) -> bytes:
@@ -120,30 +113,3 @@ def test_a_place_is_a_directory_an_address_or_nowhere() -> None:
 def test_a_message_never_names_the_credentials_of_an_address() -> None:
     place = Place.of("s3://user:hunter2@bucket/prefix?secret=hunter2", Path("x"))
     assert place.shown == "s3://bucket/prefix"
-
-
-class _Slow:
-    """The way to a store each of whose commits takes a while, in the writer's own loop."""
-
-    async def open(self) -> "_Slow":
-        return self
-
-    async def append(self, batch: Sequence[Entry]) -> None:
-        await asyncio.sleep(0.05)
-
-    async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        await work
-
-
-@pytest.mark.parametrize("contended", [False, True])
-async def test_where_replicas_contend_commits_leave_the_table_free_for_longer_than_they_take(contended: bool) -> None:
-    queue, slow = Unwritten(limit=1_000_000), _Slow()
-    kept = RecordCache(0), Counts(), Health(), Durations()
-    way: Any = slow
-    writer = Writer(way, way, queue, *kept, lambda: None, linger=0.001, many_pieces=1_000, contended=contended)
-    task = asyncio.create_task(writer.run())
-    for n in range(40):
-        queue.accept(entry(n))
-        await writer.flush()  # which lingers never
-    task.cancel()
-    assert 0.1 <= writer.lingers() <= 2.0 if contended else writer.lingers() == 0.001

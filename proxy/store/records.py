@@ -544,7 +544,6 @@ class _Disk:
             self.upkeep.committed,
             pace.linger,
             pace.group_from_pieces,
-            contended=place.directory is None and not place.is_tended,
         )
         self.upkeep.writer = self.writer
         self._tasks = [asyncio.create_task(self.writer.run()), asyncio.create_task(self.upkeep.run())]

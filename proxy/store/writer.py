@@ -22,11 +22,6 @@ _ROWS = 500
 _BYTES = 8 << 20
 # Every commit adds a piece that reads look at until the next tidying; with many of them, group more.
 _LONG_LINGER = 0.25
-# Where replicas contend, a commit that comes too late is made again, after a wait that LanceDB doubles each time: for
-# minutes, if nobody holds back. So the table is to be free for longer than it is not; commits that take long say so.
-_FREE_FOR = 2.0
-_LONGEST_LINGER = 2.0
-_NEWS_COUNTS = 0.1
 
 
 class Writer:
@@ -44,7 +39,6 @@ class Writer:
         committed: Callable[[], None],
         linger: float,
         many_pieces: int,
-        contended: bool = False,
     ) -> None:
         self._door = door
         self._thread = thread
@@ -56,8 +50,6 @@ class Writer:
         self._committed = committed
         self._linger = linger
         self._many_pieces = many_pieces
-        self._contended = contended
-        self._takes = 0.0
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
         self._flushing: list[asyncio.Future[StoreError | None]] = []
@@ -92,16 +84,11 @@ class Writer:
                 if failures:
                     await self._unless_urgent(backoff(failures))
                 elif len(self._unwritten) < _ROWS:
-                    await self._unless_urgent(self.lingers())
+                    await self._unless_urgent(self._linger if self.pieces < self._many_pieces else _LONG_LINGER)
                 fault = await self._write()
                 failures = failures + 1 if fault else 0
                 self._attempted(fault)
             self._attempted(None)
-
-    def lingers(self) -> float:
-        """How long a record waits for others to be committed with, in seconds."""
-        linger = self._linger if self.pieces < self._many_pieces else max(self._linger, _LONG_LINGER)
-        return max(linger, min(_LONGEST_LINGER, self._takes * _FREE_FOR)) if self._contended else linger
 
     async def _unless_urgent(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -118,7 +105,6 @@ class Writer:
     async def _write(self) -> StoreError | None:
         """Write one batch; returns what went wrong."""
         lance = None
-        began = time.monotonic()
         try:
             lance = await self._door.open()
             batch = self._unwritten.take(_ROWS, _BYTES)
@@ -135,7 +121,6 @@ class Writer:
             return fault
         finally:
             self.writing_since = None
-            self._takes += (time.monotonic() - began - self._takes) * _NEWS_COUNTS
         self._unwritten.remove(batch)
         self._cache.mark_written(batch)
         self._counts.written += len(batch)
