@@ -106,7 +106,7 @@ async def test_promise_7_a_question_that_follows_by_a_second_is_compacted(
             "# Replicas\n\nTwo proxies on one store, without sticky sessions: each request goes to either of them at "
             "random. Each request is judged by its bytes (tests/house/crowd.py).\nWritten by `make proofs` "
             "(tests/test_store_replicas.py); a wrong capsule, lost evidence, or less than 99% compacted after a second "
-            "fails the run, and this is not written. Up to the newest question it must be 99% on a local directory, and "
+            "fails the run, and this is not written. Up to the newest question it must be 99% on a local directory and "
             "95% on the S3 server, where now and then a commit takes longer than a second.\n\n"
             "Counted are the first requests of questions that follow another one.\n\n"
             "| store | conversations at once | the user's next question comes | compacted up to the newest question | "
