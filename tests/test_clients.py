@@ -138,6 +138,7 @@ async def test_promise_10_a_real_client_receives_what_the_provider_sent(
         else:
             assert carries(plain, "Chunk 2 of alpha-right") and not carries(rewritten, "Chunk 2 of alpha-right")
             assert carries(rewritten, "Chunk 2 of alpha-left")
+    await proxy.stop()  # what it has to say is said by then
     outcomes = [line["outcome"] for line in proxy.lines if line.get("event") == "request"]
     assert [outcome.split(";")[0] for outcome in outcomes] == (["untouched"] * 3 + ["compacted"] * 6) * 2
 
@@ -155,6 +156,7 @@ async def test_an_agents_sdk_run_that_keeps_its_history_elsewhere_does_the_right
         f"Answer {n}: naïve “{SUBJECTS[n]}” 😀." for n in SUBJECTS
     ]
     assert [one["final"] for one in streamed if "final" in one] == [one["final"] for one in whole if "final" in one]
+    await proxy.stop()  # what it has to say is said by then
     outcomes = [line["outcome"] for line in proxy.lines if line.get("event") == "request"]
     if memory == "agents-session":
         assert [outcome.split(";")[0] for outcome in outcomes] == (["untouched"] * 3 + ["compacted"] * 6) * 2

@@ -86,6 +86,7 @@ async def test_a_client_runs_its_cite_tool_and_ends_with_the_providers_own_answe
 
     each = [{"answer": answer_to(question), "calls": ["search", "cite"]} for question in SUBJECTS]
     assert told == [each] * len(VARIANTS)
+    await proxy.stop()  # what it has to say is said by then
     outcomes = [line["outcome"] for line in proxy.lines if line.get("event") == "request"]
     assert len(outcomes) == 9 * len(VARIANTS), "a search, a cite call and an answer for each question"
     for at in range(0, len(outcomes), 9):

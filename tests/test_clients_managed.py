@@ -102,6 +102,7 @@ async def test_a_client_without_a_cite_tool_ends_with_the_answer_and_the_next_qu
     told = await run(script, client, f"{proxy.url}/v1", *VARIANTS)
 
     assert told == [[{"answer": answer_to(question), "calls": ["search"]} for question in SUBJECTS]] * len(VARIANTS)
+    await proxy.stop()  # what it has to say is said by then
     outcomes = [line["outcome"] for line in proxy.lines if line.get("event") == "request"]
     assert len(outcomes) == 6 * len(VARIANTS), "two requests for each question, whatever was asked beside them"
     for at in range(0, len(outcomes), 6):

@@ -35,7 +35,7 @@ async def test_promise_3_a_request_goes_up_as_it_came_where_what_it_needs_cannot
     records, contents = FakeStore(), FakeStore()
     rooms: Any = Conversations(chosen, records, keeping=Keeping(contents))  # type: ignore[arg-type]
     running = await start_here(rooms, evidence=[TABLE])
-    host = Host(running.url, provider, NAMED)
+    host = Host(running.url, provider, "chat", NAMED)
     history = await host.holds(question(1, "a1"), question(2, "a29"))
     contents.health = health
     rest = [*history[6:], user("question 3")]
@@ -55,7 +55,7 @@ async def test_promise_3_what_is_gone_for_good_costs_itself_and_nothing_else(
     records, contents = FakeStore(), FakeStore()
     rooms: Any = Conversations(chosen, records, keeping=Keeping(contents))  # type: ignore[arg-type]
     running = await start_here(rooms, evidence=[TABLE])
-    host = Host(running.url, provider, NAMED)
+    host = Host(running.url, provider, "chat", NAMED)
     history = await host.holds(question(1, "a1"), question(2, "a29"))
     contents.forget()
     evidence, sent = await host.sends(*history[6:], user("question 3"))
@@ -66,7 +66,7 @@ async def test_what_no_record_names_is_collected_and_what_one_names_stays(
     start_here: StartHere, provider: Provider, tmp_path: Path
 ) -> None:
     running = await start_here(evidence=[TABLE], store={"uri": str(tmp_path)})
-    host = Host(running.url, provider, NAMED)
+    host = Host(running.url, provider, "chat", NAMED)
     history = await host.holds(question(1, "a1"), question(2, "a29"))
     await ask(running.url, {"results": [GIVEN]}, target=PATH, headers=[CREDENTIAL])  # and nobody ever asked about it
     store = running.store
@@ -81,7 +81,7 @@ async def test_promise_3_where_a_record_cannot_be_read_its_tenants_contents_stay
     start_here: StartHere, provider: Provider, tmp_path: Path
 ) -> None:
     running = await start_here(evidence=[TABLE], store={"uri": str(tmp_path)})
-    await Host(running.url, provider, NAMED).holds(question(1, "a1"))
+    await Host(running.url, provider, "chat", NAMED).holds(question(1, "a1"))
     store = running.store
     await asyncio.gather(store.records.flush(), store.contents.flush())
 

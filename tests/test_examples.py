@@ -65,8 +65,9 @@ async def run(command: list[str], proxy: ProxyProcess) -> str:
     return out.decode()
 
 
-def outcomes(proxy: ProxyProcess) -> list[str]:
+async def outcomes(proxy: ProxyProcess) -> list[str]:
     """Of each request of a conversation: the reason why it was untouched, or which question it was compacted in."""
+    await proxy.stop()  # what it has to say is said by then
     said = [line["outcome"] for line in proxy.lines if line.get("event") == "request" and line.get("outcome")]
     return [one.split("; ")[1].removeprefix("reason=") for one in said]
 
@@ -101,13 +102,13 @@ async def test_each_clients_example_is_compacted_and_answered(
         environment = LLAMA_INDEX if script.startswith("llama") else ENVIRONMENT
         printed = await run([str(environment / "bin" / "python"), str(EXAMPLES / script)], proxy)
     assert [answer for answer in ANSWERS if answer in printed] == list(ANSWERS), printed
-    assert outcomes(proxy) == THREE_QUESTIONS
+    assert await outcomes(proxy) == THREE_QUESTIONS
 
 
 async def test_the_retrieval_agents_tagged_evidence_is_compacted(stand_in: str, start_process: StartProcess) -> None:
     proxy = await proxy_for("tagged.toml", stand_in, start_process)
     printed = await run([sys.executable, str(EXAMPLES / "retrieval_agent.py")], proxy)
-    assert outcomes(proxy) == THREE_QUESTIONS
+    assert await outcomes(proxy) == THREE_QUESTIONS
     assert [line.strip() for line in printed.splitlines() if " cited " in line] == [
         "cited lens-1",
         "cited drive-2",
@@ -122,14 +123,14 @@ async def test_the_agent_without_a_cite_tool_is_compacted_by_what_the_proxy_aske
     printed = await run([sys.executable, str(EXAMPLES / "managed_agent.py")], proxy)
     assert [answer for answer in ANSWERS if answer in printed] == list(ANSWERS), printed
     assert " cited " not in printed, "the client sees no call that it does not know"
-    assert outcomes(proxy) == ["no-evidence", "nothing-earlier", *["question=2"] * 2, *["question=3"] * 2]
+    assert await outcomes(proxy) == ["no-evidence", "nothing-earlier", *["question=2"] * 2, *["question=3"] * 2]
 
 
 async def test_a_single_question_is_left_as_it_is(stand_in: str, start_process: StartProcess) -> None:
     proxy = await proxy_for("tagged.toml", stand_in, start_process)
     printed = await run([sys.executable, str(EXAMPLES / "single_question.py")], proxy)
     assert "[lens-1]" in printed and "compacted" not in printed
-    assert outcomes(proxy) == ["no-evidence", "nothing-earlier", "nothing-earlier"]
+    assert await outcomes(proxy) == ["no-evidence", "nothing-earlier", "nothing-earlier"]
 
 
 async def test_the_mcp_servers_questions_are_conversations_of_their_own(
@@ -150,7 +151,7 @@ async def test_the_mcp_servers_questions_are_conversations_of_their_own(
         replies = [await session.call_tool("ask_handbook", asked) for _ in range(2)]
     for reply in replies:
         assert "[lens-1]" in reply.content[0].text and "compacted" not in reply.content[0].text
-    assert outcomes(proxy) == ["no-evidence", "nothing-earlier", "nothing-earlier"] * 2
+    assert await outcomes(proxy) == ["no-evidence", "nothing-earlier", "nothing-earlier"] * 2
 
 
 async def test_the_terminal_chat_shows_answers_citations_and_savings(
@@ -172,7 +173,7 @@ async def test_the_terminal_chat_shows_answers_citations_and_savings(
         saved, cited = (str(chat.query_one(name, Static).render()) for name in ("#saved", "#cited"))
     assert "1. lens-1" in cited and "2. drive-2" in cited
     assert "saved so far: 0 bytes" not in saved and "saved so far: " in saved
-    assert outcomes(proxy) == THREE_QUESTIONS[:6]
+    assert await outcomes(proxy) == THREE_QUESTIONS[:6]
 
 
 async def test_the_web_chats_backend_tells_what_happens(

@@ -91,7 +91,7 @@ async def start(start_here: StartHere, provider: Provider) -> AsyncIterator[Star
         started.append(admin)
         url = f"http://{host}:{port}"
         document = (await there(url, DOCUMENT, [])).json()
-        return Api(url, Host(running.url, provider, *(headers or (NAMED,))), document)
+        return Api(url, Host(running.url, provider, "chat", *(headers or (NAMED,))), document)
 
     yield begin
     for admin in started:

@@ -63,7 +63,7 @@ def filled(start_here: StartHere, provider: Provider, tmp_path: Path) -> Fill:
 
     async def fill(*conversations: tuple[str, tuple[str, str]]) -> Host:
         running = await start_here(evidence=[TABLE], store={"uri": str(tmp_path / "data")})
-        host = Host(running.url, provider)
+        host = Host(running.url, provider, "chat")
         for name, credential in conversations:
             host.headers = [credential, named(name)]
             found = f"[{name}1] SECRET-{name} {'x' * 300}\n[{name}2] nothing"
@@ -130,7 +130,7 @@ async def test_what_is_exported_is_imported_into_an_empty_place_and_found_there(
     assert "0 rows written, 3 were there already" in await run_later("import", str(archive), data=there)
     assert "0 damaged" in await run_later("verify", data=there)
     running = await start_here(evidence=[TABLE], store={"uri": str(there), "read_timeout_ms": 5_000})
-    host = Host(running.url, provider, named("aa"))
+    host = Host(running.url, provider, "chat", named("aa"))
     history = question(2)
     evidence, sent = await host.sends(*history, {"role": "assistant", "content": "answer 2"}, user("next"))
     assert evidence.startswith("compacted; question=3; capsule=1;") and "SECRET-aa" in json.dumps(sent)

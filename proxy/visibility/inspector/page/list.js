@@ -82,6 +82,11 @@ export class List {
       if (shown) shown.replaceWith(this.row(row));
       return;
     }
+    const held = this.waiting.findIndex((known) => known.serial === row.serial);
+    if (held >= 0) {
+      this.waiting[held] = row;
+      return;
+    }
     if (window.scrollY > 240) {
       this.waiting.push(row);
       this.held.hidden = false;
