@@ -55,17 +55,11 @@ def read(text: str, fields: FieldNames, part: int = 0) -> list[Chunk]:
 
 def find(text: str, fields: FieldNames, part: int, chunk_id: str) -> list[Chunk]:
     """Those chunks of a text part that have this id, as `read` gives them. Of a plain list it reads little else."""
-    value = parse(text)
-    if not isinstance(value, list):
-        return [chunk for chunk in read(text, fields, part) if chunk.id == chunk_id]
     try:
-        return [
-            chunk
-            for element in value
-            if not _is_another(element, fields, chunk_id)
-            for chunk in _read_value(element, fields, part, 2)
-            if chunk.id == chunk_id
-        ]
+        value = parse(text)
+        if isinstance(value, list):
+            value = [element for element in value if not _is_another(element, fields, chunk_id)]
+        return [chunk for chunk in _read_parsed(text, value, fields, part, 0) if chunk.id == chunk_id]
     except RecursionError:
         return []
 
@@ -79,7 +73,11 @@ def _is_another(element: object, fields: FieldNames, chunk_id: str) -> bool:
 
 
 def _read_text(text: str, fields: FieldNames, part: int, depth: int) -> list[Chunk]:
-    value = parse(text)
+    return _read_parsed(text, parse(text), fields, part, depth)
+
+
+def _read_parsed(text: str, value: Any, fields: FieldNames, part: int, depth: int) -> list[Chunk]:
+    """The same, once it is known what the text encodes."""
     if value is not None and depth < _DEEPEST:
         return _read_value(value, fields, part, depth + 1)
     if _STRUCTURE.match(text.lstrip()):

@@ -15,7 +15,7 @@ import httptools
 
 from proxy.gateway import errors, headers, listening
 from proxy.gateway.errors import Answer
-from proxy.gateway.limits import Alarm
+from proxy.gateway.limits import Alarm, Bell
 from proxy.settings import ServerSettings
 from proxy.visibility import logs
 
@@ -35,12 +35,12 @@ class Malformed(Exception):
 class Body:
     """The body of a request as it comes. What nobody reads holds the client back."""
 
-    __slots__ = ("_connection", "_discards", "_late", "_pieces", "_waiter", "complete", "fault", "held")
+    __slots__ = ("_bell", "_connection", "_discards", "_late", "_pieces", "complete", "fault", "held")
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._pieces: list[bytes] = []
-        self._waiter: asyncio.Future[None] | None = None
+        self._bell = Bell()
         self.fault: BaseException | None = None
         """Why the rest will never come: `Malformed`, or `ConnectionError`."""
         self._discards = False
@@ -71,12 +71,10 @@ class Body:
     async def readany(self, seconds: float | None = None) -> bytes:
         """The same, once something is there; b"" only at the end. `TimeoutError` if nothing comes for so long."""
         while not self._pieces and not self.complete and self.fault is None:
-            self._waiter = asyncio.get_running_loop().create_future()
             self._connection.allow(self, seconds)
             try:
-                await self._waiter
+                await self._bell.wait()
             finally:
-                self._waiter = None
                 self._connection.allow(self, None)
             if self._late:
                 self._late = False
@@ -89,21 +87,21 @@ class Body:
         if not self._discards:
             self._pieces.append(data)
             self.held += len(data)
-            self._wake()
+            self._bell.ring()
 
     def end(self) -> None:
         self.complete = True
-        self._wake()
+        self._bell.ring()
 
     def fail(self, fault: BaseException) -> None:
         if not self.complete and self.fault is None:
             self.fault = fault
-            self._wake()
+            self._bell.ring()
 
     def late(self) -> None:
         """Whoever waits has waited for too long."""
-        self._late = self._waiter is not None
-        self._wake()
+        self._late = self._bell.awaited
+        self._bell.ring()
 
     def discard(self) -> bool:
         """Nobody will read the rest. False if none comes."""
@@ -111,10 +109,6 @@ class Body:
         self._pieces.clear()
         self.held = 0
         return not self.complete and self.fault is None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class Request:
@@ -152,7 +146,7 @@ class Raw:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._pieces: deque[bytes] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._bell = Bell()
         self._ended = False
         self.held = 0
 
@@ -161,11 +155,7 @@ class Raw:
         while not self._pieces:
             if self._ended:
                 return b""
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            await self._bell.wait()
         piece = self._pieces.popleft()
         self.held -= len(piece)
         self._connection.go_on()
@@ -175,15 +165,11 @@ class Raw:
         if data:
             self._pieces.append(data)
             self.held += len(data)
-            self._wake()
+            self._bell.ring()
 
     def end(self) -> None:
         self._ended = True
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._bell.ring()
 
 
 def wants_websocket(request: Request) -> bool:
@@ -222,7 +208,7 @@ class ClientConnection(asyncio.Protocol):
         self.task: asyncio.Task[None] | None = None
         self._lingers = False
         self._ends = False
-        self._room: asyncio.Future[None] | None = None
+        self._room = Bell()
         self.transport: asyncio.Transport
         self.writing_paused = False
 
@@ -233,11 +219,7 @@ class ClientConnection(asyncio.Protocol):
         while self.writing_paused:
             if self.transport.is_closing():
                 raise ConnectionResetError("the client has gone")
-            self._room = self._loop.create_future()
-            try:
-                await self._room
-            finally:
-                self._room = None
+            await self._room.wait()
 
     def go_on(self) -> None:
         """Something was read: more may come."""
@@ -307,7 +289,7 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.writing_paused = False
-        self._room_again()
+        self._room.ring()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._clients.connections.discard(self)
@@ -321,7 +303,7 @@ class ClientConnection(asyncio.Protocol):
             self._coming.body.fail(ConnectionResetError("the client has gone"))
         if self._raw is not None:
             self._raw.end()
-        self._room_again()
+        self._room.ring()
 
     # The parser's side.
 
@@ -514,10 +496,6 @@ class ClientConnection(asyncio.Protocol):
             self.go_on()
         else:
             self._alarm.set(self._settings.header_seconds if self._in_head else self._settings.keep_alive_seconds)
-
-    def _room_again(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
 
 
 class Clients:

@@ -802,41 +802,37 @@ class _Afterwards:
     ) -> None:
         self._conversations = conversations
         self._read = read
-        self._whole = read.whole
-        self._recordable = read.recordable
         self._boundary = found
-        self._tables = read.tables
         self._conversation = conversation
         self._asked = asked
         self._large = large
 
     def wants(self, reader: ReplyReader) -> bool:
         """Whether there is anything to write down of this reply, or to remember."""
-        if not self._whole:
+        if not self._read.whole:
             return False
-        return self._recordable or bool(reader.continued_by()) or any(reply.ran for reply in reader.replies())
+        return self._read.recordable or bool(reader.continued_by()) or any(reply.ran for reply in reader.replies())
 
     async def settle(self, reader: ReplyReader, course: Course) -> list[StoredRecord]:
         """Write down what the reply settled. Returns the records."""
         replies = reader.replies()
-        if not self._whole or not replies:
+        if not replies or not self.wants(reader):
             return []
         names = reader.continued_by()
-        if not self._recordable and not names and not any(reply.ran for reply in replies):
-            return []
         read = await self._transcript()
         if names:
             self._conversations.remember(self._conversation.tenant, names, read, replies[0])
-        if not self._recordable and not any(reply.ran for reply in replies):
+        recordable = self._read.recordable
+        if not recordable and not any(reply.ran for reply in replies):
             return []
         settled = await aside(
             self._large,
             lambda: self._conversations.write_down(
                 read,
-                self._recordable,
+                recordable,
                 replies,
                 self._boundary,
-                self._tables,
+                self._read.tables,
                 self._asked,
                 course,
                 self._conversation,

@@ -111,6 +111,34 @@ class Patience:
         self._waited += seconds
 
 
+class Bell:
+    """What one task waits for until somebody rings. Nobody is told of what rang before: who waits looks first, and
+    looks again after."""
+
+    __slots__ = ("_waiter",)
+
+    def __init__(self) -> None:
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a task waits."""
+        return self._waiter is not None
+
+    async def wait(self) -> None:
+        """Wait until it rings."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def ring(self) -> None:
+        """Let the task that waits go on, if one does."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
 class Alarm:
     """Calls `rings` when a wait takes too long. One timer for all the waits of a connection, one after the other: it is
     wound up only when it runs down, so that thousands of short waits set a handful of timers."""

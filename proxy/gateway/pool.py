@@ -17,7 +17,7 @@ import aiohappyeyeballs
 import httptools
 
 from proxy.gateway.headers import Headers, Named, by_name
-from proxy.gateway.limits import Alarm
+from proxy.gateway.limits import Alarm, Bell
 
 _KEEP_ALIVE_SECONDS = 15.0
 _ADDRESS_SECONDS = 30.0  # for which a host's addresses are taken to stay the same
@@ -48,9 +48,9 @@ class ProviderConnection(asyncio.Protocol):
         self._loop = loop
         self._parser: httptools.HttpResponseParser | None = None
         self._alarm = Alarm(loop, self._late)
-        self._pulse = Alarm(loop, self._wake)
-        self._waiter: asyncio.Future[None] | None = None
-        self._room: asyncio.Future[None] | None = None
+        self._bell = Bell()
+        self._pulse = Alarm(loop, self._bell.ring)
+        self._room = Bell()
         self._poll: select.poll | None = None
         self._asked = False
         self._lost = False
@@ -90,7 +90,7 @@ class ProviderConnection(asyncio.Protocol):
         while not self.status:
             if self._fault is not None:
                 raise self._fault
-            await self._wait()
+            await self._bell.wait()
 
     def allow(self, seconds: float) -> None:
         """The provider may take so long (0: for ever) from now on until its reply has a head."""
@@ -121,7 +121,7 @@ class ProviderConnection(asyncio.Protocol):
         while (piece := self.ready()) is None:
             if not self._alarm.on:  # a wait that was given up goes on
                 self._alarm.set(idle_seconds)
-            await self._wait()
+            await self._bell.wait()
             if within and not self._pulse.on:
                 piece = self.ready()
                 break
@@ -133,11 +133,7 @@ class ProviderConnection(asyncio.Protocol):
         while self.writing_paused:
             if self._lost:
                 raise Disconnected
-            self._room = self._loop.create_future()
-            try:
-                await self._room
-            finally:
-                self._room = None
+            await self._room.wait()
 
     def give_back(self) -> None:
         """The exchange is over: keep the connection for the next one, if it can serve one."""
@@ -205,15 +201,14 @@ class ProviderConnection(asyncio.Protocol):
             if self._held > _READ_AHEAD and not self._reading_paused and not self._ended:
                 self._reading_paused = True
                 self.transport.pause_reading()
-        self._wake()
+        self._bell.ring()
 
     def pause_writing(self) -> None:
         self.writing_paused = True
 
     def resume_writing(self) -> None:
         self.writing_paused = False
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        self._room.ring()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._lost = True
@@ -225,24 +220,12 @@ class ProviderConnection(asyncio.Protocol):
             self._ended = True
         else:
             self._fail(exc if exc is not None else Disconnected())
-        self._wake()
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-
-    async def _wait(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._bell.ring()
+        self._room.ring()
 
     def _late(self) -> None:
         self._fail(TimeoutError())
-        self._wake()
+        self._bell.ring()
 
     def _fail(self, fault: BaseException) -> None:
         self._keeps = False

@@ -297,7 +297,7 @@ class Splice(msgspec.Struct, frozen=True, gc=False):
 
     start: int
     end: int
-    data: bytes = msgspec.field(default=b"")
+    data: bytes = b""
 
 
 _PLACE = attrgetter("start", "end")
