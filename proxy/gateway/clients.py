@@ -50,10 +50,6 @@ class Body:
         self.held = 0
         """Bytes that have come and were not read."""
 
-    def at_eof(self) -> bool:
-        """Whether all of it has come and was read."""
-        return self.complete and not self._pieces
-
     def read_nowait(self) -> bytes:
         """What has come and was not read; b"" if there is nothing now. Raises `Malformed`, and `ConnectionError` if the
         client has gone."""
