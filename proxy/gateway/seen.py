@@ -19,6 +19,7 @@ from proxy.compaction.replacing import Rewrite
 from proxy.evidence.tables import Table
 from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
+from proxy.wire.messages import Cuts
 
 _MOST_BYTES = 32 * 1024 * 1024
 _MOST_BYTES_OF_ONE = 24 * 1024 * 1024
@@ -36,7 +37,8 @@ _MOST_ALIKE = 4
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The rewrite of a question's requests: the same for all of them, since it replaces nothing of the question.
+    """The rewrite of a question's requests, and its splices made ready: the same for all of them, since it replaces
+    nothing of the question.
 
     It holds as long as the question's `record` does, in transcripts that share so many messages.
     """
@@ -44,6 +46,7 @@ class Done(msgspec.Struct, frozen=True):
     record: Record
     messages: int
     rewrite: Rewrite
+    cuts: Cuts
 
 
 class Seen(msgspec.Struct, frozen=True):

@@ -99,6 +99,8 @@ class Transcript(msgspec.Struct, frozen=True, gc=False):
     shown: bytes
     shown_before: tuple[bytes, ...] = ()
     checkpoint: Checkpoint | None = None
+    ended: Checkpoint | None = None
+    """Where reading goes on if a reply comes next; None where the last one may still go on."""
 
     shared: int = 0
     """How many returns, from the first on, are those of the transcript that this one continues."""
@@ -120,7 +122,8 @@ class Transcript(msgspec.Struct, frozen=True, gc=False):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, gc=False):
-    """The state of reading where the last reply begins: from there on, a longer conversation may read differently.
+    """The state of reading where a reply begins: the last one, from which on a longer conversation may read
+    differently, or the one that comes next.
 
     `messages` is how many messages stand before it. What was read before is never changed again, and shared.
     """
@@ -244,12 +247,8 @@ class _Reader:
         self.request = request
         self.tools: list[Message] = []
         self.before: list[bytes] = []
-        at = known.checkpoint if known is not None else None
-        # It goes on from a reply that was closed: another one must begin here, or that would be closed again.
-        begins = at is not None and any(
-            message.role is Role.ASSISTANT for message in request.messages[at.messages : at.messages + 1]
-        )
-        if known is None or at is None or not begins or at.messages > request.known or not at.replies:
+        at = _goes_on(request, known) if known is not None else None
+        if known is None or at is None:
             self.key = hashlib.sha256(b"conversation 1")
             self.shown = hashlib.sha256(b"conversation 1, as shown")
             self.first_users: list[tuple[int, Message]] = []
@@ -296,6 +295,8 @@ class _Reader:
                 (self.replies[-1].users if self.replies else self.first_users).append(place)
         self.close_reply()
         self.flush()
+        end = len(self.request.messages)
+        ended = Checkpoint(end, len(self.replies), len(self.returns), len(self.users), self.key, self.shown)
         return Transcript(
             request=self.request,
             first_users=self.first_users,
@@ -306,6 +307,7 @@ class _Reader:
             shown=self.shown.digest(),
             shown_before=tuple(self.before),
             checkpoint=self.opened,
+            ended=None if speaking else ended,
             shared=self.shared,
         )
 
@@ -403,6 +405,16 @@ class _Reader:
             self.key.update(added)
             self.shown.update(added)
             self.pending.clear()
+
+
+def _goes_on(request: Request, known: Transcript) -> Checkpoint | None:
+    """Where reading goes on behind what was read before: at a place where another reply begins, or the one before it
+    would be closed again."""
+    most = min(request.known, len(request.messages) - 1)
+    for at in (known.ended, known.checkpoint):
+        if at is not None and 0 < at.messages <= most and request.messages[at.messages].role is Role.ASSISTANT:
+            return at
+    return None
 
 
 def _last_reply(messages: Sequence[Message]) -> int:
