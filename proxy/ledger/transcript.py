@@ -137,9 +137,18 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     shared: int = 0
 
 
-#: What the quick reader and writer would treat in another way than the careful ones: numbers that are not short
-#: integers, and characters beyond ASCII, which one writes as escapes.
-_SPECIAL = re.compile(r"(?:^|[:\[,\s])-?[0-9]+[.eE]|(?:^|[:\[,\s])-?[0-9]{16}|\\u|[^\x00-\x7e]")
+#: Numbers that are not short integers. It begins with what any of them has, so that a search hardly stops elsewhere.
+_NUMBER = re.compile(
+    r"[0-9](?:(?<=[:\[,\s][0-9])|(?<=[:\[,\s]-[0-9])|(?<=\A[0-9])|(?<=\A-[0-9]))(?:[0-9]*[.eE]|[0-9]{15})"
+)
+
+
+def _is_plain(arguments: str) -> bool:
+    """Whether the quick reader and writer surely treat arguments as the careful ones do: not numbers that are no short
+    integers, nor characters beyond ASCII, which one writes as escapes."""
+    return (
+        arguments.isascii() and "\\u" not in arguments and "\x7f" not in arguments and _NUMBER.search(arguments) is None
+    )
 
 
 def canonical_arguments(arguments: str) -> str:
@@ -147,7 +156,7 @@ def canonical_arguments(arguments: str) -> str:
 
     Whole floats are written as integers, since JavaScript clients replay `1.0` as `1`.
     """
-    if _SPECIAL.search(arguments) is None:
+    if _is_plain(arguments):
         try:
             return "json:" + orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
         except (ValueError, TypeError):
