@@ -262,6 +262,6 @@ ELEMENT = st.recursive(
 @given(st.lists(ELEMENT, max_size=5), st.sampled_from(["c1", "c2", "1", "-1"]))
 def test_one_chunk_read_alone_is_that_which_reading_all_of_it_gives(value: list[Any], chunk_id: str) -> None:
     for text in (json.dumps(value), repr(value), json.dumps({"results": value})):
-        assert auto.find(text, FIELDS, 0, chunk_id) == [
+        assert auto.find(text, FIELDS, 0, {chunk_id}) == [
             chunk for chunk in auto.read(text, FIELDS) if chunk.id == chunk_id
         ]

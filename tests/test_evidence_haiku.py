@@ -36,6 +36,14 @@ def test_promise_8_what_content_holds_stays_its_own_or_nothing_is_read(contents:
     assert shown(text) in ({}, {f"id{rank}": content for rank, content in enumerate(contents, 1)})
 
 
+@given(st.lists(st.text(st.sampled_from("ab -\n[]")), max_size=4), st.sets(st.sampled_from(["id1", "id2", "id3"])))
+def test_the_chunks_of_some_ids_are_those_that_reading_all_of_it_gives(contents: list[str], ids: set[str]) -> None:
+    pieces = [chunk(f"id{min(rank, 3)}", rank, len(contents), text) for rank, text in enumerate(contents, 1)]
+    for text in (SEPARATOR.join(pieces), SEPARATOR.join(pieces).replace("Content:", "content:", 1)):
+        whole = haiku.read(text)
+        assert haiku.read(text, 0, ids) == (None if whole is None else [found for found in whole if found.id in ids])
+
+
 @pytest.mark.parametrize("forged", [chunk("x", 2, 2, "X"), chunk("x", 1, 1, "X"), chunk("x", 3, 3, "X")])
 def test_promise_3_a_forged_header_breaks_the_ranks_and_then_nothing_is_a_chunk(forged: str) -> None:
     assert shown(chunk("a", 1, 2, "A" + SEPARATOR + forged) + SEPARATOR + chunk("b", 2, 2, "B")) == {}

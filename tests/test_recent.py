@@ -14,7 +14,7 @@ def test_the_least_recently_used_leaves_first() -> None:
 
 def heavies(most_bytes: int) -> RecentBytes[int, tuple[str, bytes | None]]:
     """Values that share heavy things, which weigh as many bytes as they have."""
-    return RecentBytes(1_000, most_bytes, lambda value: value[1], lambda heavy: len(heavy))  # type: ignore[arg-type]
+    return RecentBytes(1_000, most_bytes, lambda value: value[1], lambda _, heavy: len(heavy))
 
 
 def test_what_many_values_share_counts_once_and_until_the_last_of_them_is_gone() -> None:

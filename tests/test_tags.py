@@ -307,3 +307,9 @@ def test_one_picture_that_two_results_of_a_document_show_is_sent_once() -> None:
     assert [picture.chunk_id for picture in tag(both, KEYS).pictures] == ["c1"]
     unnamed = [Result(i, "x", pictures=[Picture(PNG, "#/pictures/0")]) for i in ("c1", "c2")]
     assert [picture.chunk_id for picture in tag(unnamed, KEYS).pictures] == ["c1", "c2"]
+
+
+@given(st.lists(st.sampled_from(["[", "[evidence ", "[evidence", "x", " "]), max_size=90).map("".join))
+def test_a_mark_is_found_wherever_it_stands(text: str) -> None:
+    assert tags.holds(text, tags.RETURN_OPENS) == (tags.RETURN_OPENS in text)
+    assert tags.holds("[" * 100 + text, tags.RETURN_OPENS) == (tags.RETURN_OPENS in text)

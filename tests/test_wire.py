@@ -242,3 +242,33 @@ def test_the_elements_of_an_array_stand_where_a_walk_over_it_finds_them(text: st
     walked = spans.elements(raw.decode("latin-1"), 0)
     found = spans.element_spans(b"before" + raw + b"behind", Span(6, 6 + len(raw)))
     assert [(span.start - 6, span.end - 6) for span in found] == [(span.start, span.end) for span in walked]
+
+
+def test_the_parts_of_a_message_are_found_once_for_all_requests_that_begin_with_it() -> None:
+    url = "data:image/png;base64,AAAA"
+    message = {
+        "role": "tool",
+        "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": url}}],
+    }
+    first = chat.cut(body(message))
+    again = chat.cut(body(message, user("?")), first)
+    (held,) = first.messages
+    assert again.messages[0] is held and held == chat.cut(first.body).messages[0]
+    picture = chat.picture_again(first, held, 0, "label")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(spans, "member_elements", None)
+        assert chat.picture_again(again, held, 0, "label") == picture
+    assert held == chat.cut(first.body).messages[0]
+
+
+@pytest.mark.parametrize("content", ('[{"content": ["x"]}, 1]', '{"a": [1]}', "7", '["\\u0041", [ ], {}]'))
+@pytest.mark.parametrize(
+    "around", ('{"content":%s}', '{"x":{"content":[1]}, "content" : %s , "y":1}', '{"content":[],"content": %s}')
+)
+def test_a_value_and_its_elements_are_found_as_a_walk_finds_them(around: str, content: str) -> None:
+    raw = (around % content).encode()
+    found = spans.member_elements(b"before" + raw, Span(6, 6 + len(raw)), "content")
+    assert found is not None and found[0] == spans.member_span(b"before" + raw, Span(6, 6 + len(raw)), "content")
+    value = json.loads(content)
+    read = [json.loads((b"before" + raw)[span.start : span.end]) for span in found[1]]
+    assert read == (value if isinstance(value, list) else [])

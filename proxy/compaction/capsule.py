@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -17,9 +16,6 @@ from proxy.ledger.aside import NOTHING, Aside
 from proxy.ledger.records import Cited, PicturePlace, Place
 from proxy.ledger.transcript import Return, Transcript
 from proxy.wire.messages import Message, Picture
-
-#: So many chunks of one return are read one by one; of more, all of the return is.
-_FEW = 2
 
 #: A picture's place with the id of the chunk whose it is.
 OwnPicture = tuple[str, PicturePlace]
@@ -70,7 +66,8 @@ class Reading:
         self._tables = tables
         self._aside = aside
         self._read: dict[int, Evidence | None] = {}
-        self._cited_of: Counter[int] = Counter()
+        self._ids: dict[int, set[str]] = {}  # what is cited out of each return
+        self._named: dict[int, list[Chunk]] = {}  # those chunks of it, as soon as one is asked for
 
     def gather(self, cited: Iterable[Cited]) -> tuple[list[Entry], set[int]]:
         """The entries of what was cited, and the ordinals of returns whose cited content could not be read.
@@ -81,7 +78,9 @@ class Reading:
         entries: list[Entry] = []
         missing: set[int] = set()
         cited = list(cited)
-        self._cited_of.update(place.ret for chunk in cited for place in chunk.places)
+        for chunk in cited:
+            for place in chunk.places:
+                self._ids.setdefault(place.ret, set()).add(chunk.id)
         for chunk in cited:
             for place in chunk.places:
                 shown = self._aside.chunk(chunk, place) if place.ret < 0 else self._shown(chunk.id, place)
@@ -97,8 +96,16 @@ class Reading:
         if place.ret >= len(returns):
             return None
         found = returns[place.ret]
-        alone = self._cited_of[place.ret] <= _FEW
-        return reading.standing(found, self._tables, chunk_id, place, lambda: self._evidence(found), alone)
+        return reading.standing(found, self._tables, chunk_id, place, self._stands)
+
+    def _stands(self, found: Return, chunk_id: str, place: Place) -> Chunk | str | None:
+        """The same, read now: of most returns only what is cited, and all of one where that does not make it plain."""
+        fits: list[Chunk] = []
+        if place.chunk >= 0:
+            if found.ordinal not in self._named:
+                self._named[found.ordinal] = reading.named(found, self._tables, self._ids[found.ordinal])
+            fits = [c for c in self._named[found.ordinal] if c.id == chunk_id and c.digest == place.digest]
+        return fits[0] if len(fits) == 1 else reading.at(self._evidence(found), chunk_id, place)
 
     def _evidence(self, found: Return) -> Evidence | None:
         if found.ordinal not in self._read:

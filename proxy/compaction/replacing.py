@@ -58,7 +58,6 @@ class Replaced:
         self.ordinals = frozenset(known)
         self._attached = [a for a in record.attachments if self.ordinals.issuperset(a.returns)]
         self._users = {a.user: places.parts_that_go(transcript, a, tables) for a in self._attached}
-        self._parts: dict[int, list[bytes]] = {}  # by message: each is walked once
 
     def comes_again(self, place: PicturePlace) -> bool:
         """Whether a picture can be sent again: it stood there and goes, or is had from elsewhere."""
@@ -129,12 +128,10 @@ class Replaced:
 
     def _labelled(self, again: PictureAgain) -> LabelledPicture:
         place = again.place
-        transcript = self._transcript
+        transcript, request = self._transcript, self._transcript.request
         if place.ordinal < 0:
             url = self._aside.picture(place)
             assert url is not None  # it was had a moment ago
-            return LabelledPicture(again.label, transcript.request.api.picture_part(url))
+            return LabelledPicture(again.label, request.api.picture_part(url))
         message = transcript.users[place.ordinal] if place.in_user else transcript.returns[place.ordinal].message
-        if message.index not in self._parts:
-            self._parts[message.index] = transcript.request.api.picture_parts(transcript.request, message)
-        return LabelledPicture(again.label, self._parts[message.index][place.nth])
+        return request.api.picture_again(request, message, place.nth, again.label)

@@ -10,6 +10,7 @@ import ast
 import json
 import re
 import warnings
+from collections.abc import Container
 from typing import Any
 
 import msgspec
@@ -53,23 +54,26 @@ def read(text: str, fields: FieldNames, part: int = 0) -> list[Chunk]:
         return []
 
 
-def find(text: str, fields: FieldNames, part: int, chunk_id: str) -> list[Chunk]:
-    """Those chunks of a text part that have this id, as `read` gives them. Of a plain list it reads little else."""
+def find(text: str, fields: FieldNames, part: int, ids: Container[str]) -> list[Chunk]:
+    """Those chunks of a text part that have these ids, as `read` gives them. Of a plain list it reads little else."""
     try:
         value = parse(text)
         if isinstance(value, list):
-            value = [element for element in value if not _is_another(element, fields, chunk_id)]
-        return [chunk for chunk in _read_parsed(text, value, fields, part, 0) if chunk.id == chunk_id]
+            value = [element for element in value if not _is_another(element, fields, ids)]
+        return [chunk for chunk in _read_parsed(text, value, fields, part, 0) if chunk.id in ids]
     except RecursionError:
         return []
 
 
-def _is_another(element: object, fields: FieldNames, chunk_id: str) -> bool:
+def _is_another(element: object, fields: FieldNames, ids: Container[str]) -> bool:
     """Whether an element of a list is surely one chunk, and of another id."""
-    if not isinstance(element, dict) or any(isinstance(inner, list | dict) for inner in element.values()):
+    if not isinstance(element, dict):
         return False
+    for inner in element.values():
+        if isinstance(inner, (list, dict)):
+            return False
     found = _first(element, fields.id, (str, int))[1]
-    return found is not None and str(found) != chunk_id and _first(element, fields.content, (str,))[1] is not None
+    return found is not None and str(found) not in ids and _first(element, fields.content, (str,))[1] is not None
 
 
 def _read_text(text: str, fields: FieldNames, part: int, depth: int) -> list[Chunk]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from proxy.evidence.chunks import Chunk
@@ -22,6 +22,8 @@ _HEADER = re.compile(
 _HEAD = re.compile(
     r"(?>(?!Content:\n)(?:Source: (?P<source>[^\n]*)|Collection: (?P<collection>[^\n]*)|[^\n]*)\n)*+Content:\n"
 )
+#: Where `_HEAD` ends, of a header's end.
+_CONTENT = "\nContent:\n"
 #: Something that looks like a header, wherever it stands: a return with one but no chunks cannot be read.
 _RANK = re.compile(r"\[rank \d")
 _LONGEST_LABEL = 2000
@@ -32,8 +34,9 @@ _LABEL = re.compile(
 _REGISTERED = re.compile(r"\b(?:registered|recorded)\b", re.IGNORECASE)
 
 
-def read(text: str, part: int = 0) -> list[Chunk] | None:
-    """The chunks of a search return; None where it cannot be read: its headers' ranks must run from 1 to n.
+def read(text: str, part: int = 0, ids: Container[str] | None = None) -> list[Chunk] | None:
+    """The chunks of a search return, or only those of these ids; None where it cannot be read: its headers' ranks must
+    run from 1 to n.
 
     A header counts at the start or after a separator. Content may hold both; but a forged header beside the real
     ones breaks the ranks, and then nothing of this return is taken for a chunk.
@@ -51,6 +54,10 @@ def read(text: str, part: int = 0) -> list[Chunk] | None:
         end = following.start() - len(_SEPARATOR) if following else len(text)
         if header["again"]:
             continue  # a mark of a chunk whose content stands in an earlier return
+        if ids is not None and header["id"] not in ids:
+            if text.find(_CONTENT, header.end(), end) < 0:
+                return None
+            continue
         chunk = _chunk(header["id"], text, header.end() + 1, end, part)
         if chunk is None:
             return None

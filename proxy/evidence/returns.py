@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 from proxy.evidence import auto, haiku, tagged
 from proxy.evidence.chunks import Chunk, Evidence, OwnedPicture, stands_in, text_of
@@ -65,16 +66,19 @@ def read(table: Table, tool: str, parts: tuple[Part, ...]) -> Evidence:
     return Evidence(chunks=tuple(chunks), text=text_of(parts), pictures=pictures, whole=whole, readable=readable)
 
 
-def find(table: Table, tool: str, parts: tuple[Part, ...], chunk_id: str) -> list[Chunk] | None:
-    """Those chunks of an evidence return that have this id, as `read` gives them; None where all of it must be read."""
-    if table.format != "auto" or table.proof is not None:
-        return None
-    return [
-        chunk
-        for position, part in enumerate(parts)
-        if isinstance(part, Text)
-        for chunk in auto.find(part.text, table.fields, position, chunk_id)
-    ]
+def find(table: Table, tool: str, parts: tuple[Part, ...], ids: Container[str]) -> list[Chunk]:
+    """Those chunks of an evidence return that have these ids, as `read` gives them."""
+    if table.proof is not None:
+        return [chunk for chunk in tagged.read(table.proof, parts).chunks if chunk.id in ids]
+    if table.format == "haiku" and tool == haiku.CODE_TOOL:
+        return []
+    found: list[Chunk] = []
+    for position, part in enumerate(parts):
+        if isinstance(part, Text) and table.format == "haiku":
+            found += haiku.read(part.text, position, ids) or ()
+        elif isinstance(part, Text):
+            found += auto.find(part.text, table.fields, position, ids)
+    return found
 
 
 def _pictures(parts: tuple[Part, ...], chunks: list[Chunk], ends: dict[int, Chunk]) -> tuple[OwnedPicture, ...]:

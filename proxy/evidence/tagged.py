@@ -61,7 +61,7 @@ def is_ours(proof: Proof, parts: tuple[Part, ...]) -> bool:
     return any(
         leaf.sealed is not None
         for part in parts
-        if isinstance(part, Text) and tags.RETURN_OPENS in part.text
+        if isinstance(part, Text) and tags.holds(part.text, tags.RETURN_OPENS)
         for leaf in _Opened(proof, part.text, proof.failed).leaves()
     )
 
@@ -74,7 +74,7 @@ def read(proof: Proof, parts: tuple[Part, ...]) -> Evidence:
 def broken_tags(proof: Proof, parts: tuple[Part, ...]) -> Iterator[str]:
     """The tags of what begins like a tagged return but does not fit: a whole return may be registered under each."""
     for part in parts:
-        if isinstance(part, Text) and tags.RETURN_OPENS in part.text:
+        if isinstance(part, Text) and tags.holds(part.text, tags.RETURN_OPENS):
             for leaf in _Opened(proof, part.text, _ignore).leaves():
                 if leaf.sealed is None and (tag := leaf.tag_claimed()) is not None:
                     yield tag
@@ -85,7 +85,7 @@ def tags_of(proof: Proof, parts: tuple[Part, ...]) -> list[str]:
     return [
         leaf.sealed.tag
         for part in parts
-        if isinstance(part, Text) and tags.RETURN_OPENS in part.text
+        if isinstance(part, Text) and tags.holds(part.text, tags.RETURN_OPENS)
         for leaf in _Opened(proof, part.text, _ignore).leaves()
         if leaf.sealed is not None
     ]

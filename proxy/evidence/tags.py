@@ -18,6 +18,9 @@ from typing import Final, Literal
 RETURN_OPENS: Final = "[evidence "
 PICTURE_OPENS: Final = "[picture "
 
+#: So many of them are looked at before all of a text is searched.
+_BRACKETS: Final = 64
+
 #: 128 bits as decimal digits: in o200k_base 13 tokens, where base64 takes 15 to 20.
 DIGITS: Final = 39
 SHORTEST_KEY: Final = 16
@@ -34,6 +37,17 @@ _LABEL = re.compile(r"(?P<words>\[[^\n]*) \[picture 1 (?P<tag>[0-9]{39})\]", re.
 _POSITION = re.compile(r"Picture ([1-9][0-9]{0,5}) of ([1-9][0-9]{0,5}), found by a tool")
 _LONE_JOINT = re.compile(r"(?<!\S)\|(?!\S)")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def holds(text: str, opens: str) -> bool:
+    """Whether one of these stands in a text. Brackets are few, and found much faster than words are."""
+    at = text.find("[")
+    for _ in range(_BRACKETS):
+        if at < 0 or text.startswith(opens, at):
+            return at >= 0
+        at = text.find("[", at + 1)
+    return at >= 0 and text.find(opens, at) >= 0
+
 
 Fault = Literal["truncated", "signature", "malformed", "version"]
 

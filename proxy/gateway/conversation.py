@@ -52,7 +52,7 @@ from proxy.policy.ending import Violation, asked_by, may_end
 from proxy.store import RecordStore, StoredRecord, StoreError, StoreSlow
 from proxy.wire import chat, responses
 from proxy.wire.bodies import refuse_dust
-from proxy.wire.messages import Api, NotJson, Picture, Reply, ReplyReader, Request, splice
+from proxy.wire.messages import Api, Cuts, NotJson, Picture, Reply, ReplyReader, Request
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -110,8 +110,7 @@ class Refusal:
 class _Read(msgspec.Struct, frozen=True):
     """What reading a request gave: its transcript, and why it stays untouched if that is known already.
 
-    `evidence` are the ordinals of its evidence returns that can be cited, `tables_of_returns` the tables of all its
-    evidence returns, by ordinal. `whole` says whether the transcript has
+    `tables_of_returns` are the tables of its evidence returns, by ordinal. `whole` says whether the transcript has
     everything that the model sees, and `recordable` whether its question can be written down. `tables` are those that
     it was read by, `cut_short` the tags of returns that do not fit. `seen` is what the next request of the conversation
     may continue, if any may, and `continues` what this one does. A request that needed no reading has no transcript,
@@ -120,7 +119,6 @@ class _Read(msgspec.Struct, frozen=True):
 
     transcript: Transcript | None
     untouched: Reason | None
-    evidence: frozenset[int] = frozenset()
     tables_of_returns: Mapping[int, Table] = {}
     whole: bool = False
     recordable: bool = False
@@ -210,11 +208,14 @@ class Conversations:
         self._store = store
         self._shared = settings.server.workers > 1
         self._given: Recent[bytes, Boundary] = RecentBytes(
-            _MOST_GIVEN, _MOST_GIVEN_BYTES, lambda given: given.record, _weight
+            _MOST_GIVEN, _MOST_GIVEN_BYTES, lambda given: given.record, lambda _, record: self._weight(record)
         )
         self._unsettled: Recent[bytes, bool] = Recent(_MOST_GIVEN)
-        self._records: Recent[bytes, Record] = RecentBytes(
-            _MOST_RECORDS, settings.store.records_cache_bytes, lambda record: record, _weight
+        self._records: RecentBytes[bytes, Record] = RecentBytes(
+            _MOST_RECORDS,
+            settings.store.records_cache_bytes,
+            lambda record: record,
+            lambda payload, _: _DECODED * len(payload),
         )
         self._decodes: Recent[bytes, bool] = Recent(_MOST_PICTURES)
         self._histories = Histories()
@@ -494,7 +495,7 @@ class Conversations:
             read = transcript.read(request, earlier)
         with asked.stays.room("evidence"):
             tables = self._evidence(read, every, continues if earlier is not None else None)
-        citable = frozenset(ordinal for ordinal, table in tables.items() if table.cite is not None)
+        citable = any(table.cite is not None for table in tables.values())
         if not citable:
             untouched = untouched or (Reason.NO_CITATIONS if tables else Reason.NO_EVIDENCE)
         cut_short: tuple[tuple[int, str], ...] = ()
@@ -509,10 +510,9 @@ class Conversations:
         return _Read(
             read,
             untouched,
-            citable,
             tables_of_returns=tables,
             whole=whole,
-            recordable=whole and bool(citable),
+            recordable=whole and citable,
             tables=every,
             cut_short=tuple(tag for _, tag in cut_short),
             seen=seen,
@@ -536,14 +536,16 @@ class Conversations:
 
     def _evidence(self, read: Transcript, every: Tables, continues: Seen | None = None) -> dict[int, Table]:
         """The evidence returns of a transcript, by ordinal, with their tables."""
-        start = read.shared if continues is not None else 0
-        known = continues.evidence if continues is not None else {}
-        fresh = {
-            found.ordinal: table
-            for found in read.returns[start:]
-            if (table := reading.evidence_table(found, every)) is not None
-        }
-        return {**{ordinal: table for ordinal, table in known.items() if ordinal < start}, **fresh}
+        known: dict[int, Table] = {}
+        start = 0
+        if continues is not None:
+            known, start = dict(continues.evidence), read.shared
+            for found in continues.transcript.returns[start:]:
+                known.pop(found.ordinal, None)
+        for found in read.returns[start:]:
+            if (table := reading.evidence_table(found, every)) is not None:
+                known[found.ordinal] = table
+        return known
 
     async def _look_up(
         self, asked: _Read, tenant: bytes | None, question_id: str | None, most: int | None = None
@@ -601,6 +603,11 @@ class Conversations:
                 self._records.put(payload, record)
         return record
 
+    def _weight(self, record: Record) -> int:
+        """About how many bytes a record takes in memory."""
+        known = self._records.weight(record)
+        return known if known is not None else _DECODED * len(records.encode(record))
+
     def _decide(
         self, asked: Asked, read: _Read, tenant: bytes | None, looked: _Looked, held: Aside | Reason = NOTHING
     ) -> _Decision | None:
@@ -632,13 +639,6 @@ class Conversations:
             return None
         if isinstance(held, Reason):
             found = structs.replace(found, untouched=held.value)  # for all of the question: its prefix must not change
-        same_question = {
-            index
-            for index, step in enumerate(asked_of.replies if asked.question_id is not None else ())
-            if any(record.question_id == asked.question_id for record in known.get(step.key, ()))
-        }
-        answered = follows_answer(asked_of, self._habits, same_question)
-        earlier = any(ordinal in answered for ordinal in read.evidence)
         outcome: Outcome
         done: Done | None = None
         if read.untouched is not None:
@@ -646,17 +646,31 @@ class Conversations:
         elif found.untouched is not None:
             outcome = Untouched(Reason(found.untouched))
         elif found.record is None:
-            outcome = Untouched((looked.trouble or Reason.NO_RECORD) if earlier else Reason.NOTHING_EARLIER)
+            unrecorded = self._holds_earlier(read, known, asked.question_id)
+            outcome = Untouched((looked.trouble or Reason.NO_RECORD) if unrecorded else Reason.NOTHING_EARLIER)
         else:
             with asked.stays.room("compaction"):
                 done = self._rewritten(read, found, found.record, held if isinstance(held, Aside) else NOTHING)
-            outcome = self._compact(asked, found.record, done.rewrite)
+            outcome = self._compact(asked, found.record, done)
         refuse = False
-        if self._strict and earlier and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
-            refuse = not self._saw_break_off(asked_of, tenant)
+        if self._strict and isinstance(outcome, Untouched) and outcome.reason in _REFUSED:
+            earlier = self._holds_earlier(read, known, asked.question_id)
+            refuse = earlier and not self._saw_break_off(asked_of, tenant)
         if tenant is not None:
             self._given.put(keyed(tenant, asked_of.shown), found)
         return _Decision(outcome, found, refuse, done)
+
+    def _holds_earlier(self, read: _Read, known: dict[bytes, list[Record]], question_id: str | None) -> bool:
+        """Whether a request holds evidence that can be cited and belongs to an answered question."""
+        shown = read.transcript
+        assert shown is not None
+        same_question = {
+            index
+            for index, step in enumerate(shown.replies if question_id is not None else ())
+            if any(record.question_id == question_id for record in known.get(step.key, ()))
+        }
+        answered = follows_answer(shown, self._habits, same_question)
+        return any(o in answered and table.cite is not None for o, table in read.tables_of_returns.items())
 
     def _is_known(self, read: _Read, record: Record) -> bool:
         """Whether the rewrite of the request before this one does for it as well: both are of one question."""
@@ -673,14 +687,16 @@ class Conversations:
         # The message that opens the question is the last one that the rewrite can depend on.
         users = read.transcript.replies[found.reply].users
         messages = users[0][1].index + 1 if users else len(read.transcript.request.messages)
-        return Done(record, messages, self._rewrite(read.transcript, record, read.tables, self._can_send_again, held))
+        done = self._rewrite(read.transcript, record, read.tables, self._can_send_again, held)
+        return Done(record, messages, done, Cuts.of(done.splices))
 
-    def _compact(self, asked: Asked, record: Record, done: Rewrite) -> Outcome:
+    def _compact(self, asked: Asked, record: Record, rewritten: Done) -> Outcome:
+        done = rewritten.rewrite
         if not done.splices:
             if done.missing:
                 return Untouched(Reason.MISSING_CONTENT, done=done)
             return Untouched(Reason.NO_CITATIONS if done.kept else Reason.NOTHING_EARLIER, done=done)
-        body = splice(asked.body, done.splices)
+        body = rewritten.cuts.applied(asked.body)
         figures = Figures(
             question=record.ordinal + 1,
             capsule=done.capsule,
@@ -1010,8 +1026,3 @@ def _refusal(outcome: Outcome, member: str) -> Refusal:
     )
     error = {"error": {"message": message, "type": "invalid_request_error", "param": member, "code": reason}}
     return Refusal(422, json.dumps(error).encode(), (("Content-Type", "application/json"), ("x-should-retry", "false")))
-
-
-def _weight(record: object) -> int:
-    """About how many bytes a record takes in memory."""
-    return _DECODED * len(records.encode(record)) if isinstance(record, Record) else 0

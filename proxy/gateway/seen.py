@@ -19,6 +19,7 @@ from proxy.compaction.replacing import Rewrite
 from proxy.evidence.tables import Table
 from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
+from proxy.wire.messages import Cuts
 
 _MOST_BYTES = 32 * 1024 * 1024
 _MOST_BYTES_OF_ONE = 24 * 1024 * 1024
@@ -31,12 +32,20 @@ _MESSAGE_BYTES = 1600
 #: half of it, at half of that and so on, and its beginning: conversations may differ in their first question only.
 _PLACES = [int(128 * 2 ** (step / 4)) for step in range(100)]
 _SAMPLE, _BEGINNING = 32, 256
+_SAMPLES: dict[int, tuple[slice, ...]] = {
+    place: (
+        slice(0, min(place, _BEGINNING)),
+        *(slice((place >> by) - _SAMPLE, place >> by) for by in range(32) if place >> by > _BEGINNING),
+    )
+    for place in _PLACES
+}
 #: How many conversations with the same bytes at a place are told apart, the most recent ones.
 _MOST_ALIKE = 4
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The rewrite of a question's requests: the same for all of them, since it replaces nothing of the question.
+    """The rewrite of a question's requests, and its splices made ready: the same for all of them, since it replaces
+    nothing of the question.
 
     It holds as long as the question's `record` does, in transcripts that share so many messages.
     """
@@ -44,6 +53,7 @@ class Done(msgspec.Struct, frozen=True):
     record: Record
     messages: int
     rewrite: Rewrite
+    cuts: Cuts
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -150,8 +160,4 @@ def _address(tenant: bytes, api: str, seen: Seen) -> _Address | None:
 
 def _sample(body: bytes, place: int) -> bytes:
     """Bytes from all over the first `place` of a body, few enough to be taken from a large one at once."""
-    pieces = [body[: min(place, _BEGINNING)]]
-    while place > _BEGINNING:
-        pieces.append(body[place - _SAMPLE : place])
-        place >>= 1
-    return b"".join(pieces)
+    return b"".join([body[piece] for piece in _SAMPLES[place]])

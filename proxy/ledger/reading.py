@@ -6,7 +6,7 @@ Tables compare by identity here: a process has one tuple of them, and a request 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NamedTuple, TypeVar
 
 from proxy.evidence import returns
@@ -75,25 +75,22 @@ def evidence(found: Return, tables: Tables) -> Evidence | None:
     return returns.read(own, found.tool or "", parts) if own is not None else None
 
 
+def named(found: Return, tables: Tables, ids: Container[str]) -> list[Chunk]:
+    """The chunks of an evidence return that have these ids: those that `evidence` holds, and no others are read."""
+    parts = found.message.parts
+    own = evidence_table(found, tables) if found.tool is not None and parts else None
+    return returns.find(own, found.tool or "", parts, ids) if own is not None else []
+
+
 def standing(
-    found: Return, tables: Tables, chunk_id: str, place: Place, whole: Callable[[], Evidence | None], alone: bool = True
-) -> Chunk | str | None:
-    """What `at` says of a place of this return, found out once. `alone`: where a chunk can be read alone, it is; else
-    `whole` reads the return."""
-
-    def find_out() -> Chunk | str | None:
-        one = _alone(found, tables, chunk_id, place) if alone else None
-        return one if one is not None else at(whole(), chunk_id, place)
-
-    return once(found, tables, (chunk_id, place), find_out)
-
-
-def _alone(found: Return, tables: Tables, chunk_id: str, place: Place) -> Chunk | None:
-    """The chunk that must be meant; None where it is not plain which one that is."""
-    own = evidence_table(found, tables) if found.tool is not None and place.chunk >= 0 else None
-    named = returns.find(own, found.tool or "", found.message.parts, chunk_id) if own is not None else None
-    fits = [chunk for chunk in named or () if chunk.digest == place.digest]
-    return fits[0] if len(fits) == 1 else None
+    found: Return, tables: Tables, chunk_id: str, place: Place, find_out: Callable[[Return, str, Place], Value]
+) -> Value:
+    """What `find_out` says of a place of this return, asked once."""
+    told = found.told.get((chunk_id, place))
+    if told is None or told[0] is not tables:
+        told = found.told[chunk_id, place] = (tables, find_out(found, chunk_id, place))
+    value: Value = told[1]
+    return value
 
 
 def remember(found: Return, tables: Tables, chunk_id: str, place: Place, what: Chunk | str) -> None:

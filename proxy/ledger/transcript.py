@@ -99,6 +99,8 @@ class Transcript(msgspec.Struct, frozen=True, gc=False):
     shown: bytes
     shown_before: tuple[bytes, ...] = ()
     checkpoint: Checkpoint | None = None
+    ended: Checkpoint | None = None
+    """Where reading goes on if a reply comes next; None where the last one may still go on."""
 
     shared: int = 0
     """How many returns, from the first on, are those of the transcript that this one continues."""
@@ -120,7 +122,8 @@ class Transcript(msgspec.Struct, frozen=True, gc=False):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, gc=False):
-    """The state of reading where the last reply begins: from there on, a longer conversation may read differently.
+    """The state of reading where a reply begins: the last one, from which on a longer conversation may read
+    differently, or the one that comes next.
 
     `messages` is how many messages stand before it. What was read before is never changed again, and shared.
     """
@@ -134,9 +137,18 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     shared: int = 0
 
 
-#: What the quick reader and writer would treat in another way than the careful ones: numbers that are not short
-#: integers, and characters beyond ASCII, which one writes as escapes.
-_SPECIAL = re.compile(r"(?:^|[:\[,\s])-?[0-9]+[.eE]|(?:^|[:\[,\s])-?[0-9]{16}|\\u|[^\x00-\x7e]")
+#: Numbers that are not short integers. It begins with what any of them has, so that a search hardly stops elsewhere.
+_NUMBER = re.compile(
+    r"[0-9](?:(?<=[:\[,\s][0-9])|(?<=[:\[,\s]-[0-9])|(?<=\A[0-9])|(?<=\A-[0-9]))(?:[0-9]*[.eE]|[0-9]{15})"
+)
+
+
+def _is_plain(arguments: str) -> bool:
+    """Whether the quick reader and writer surely treat arguments as the careful ones do: not numbers that are no short
+    integers, nor characters beyond ASCII, which one writes as escapes."""
+    return (
+        arguments.isascii() and "\\u" not in arguments and "\x7f" not in arguments and _NUMBER.search(arguments) is None
+    )
 
 
 def canonical_arguments(arguments: str) -> str:
@@ -144,7 +156,7 @@ def canonical_arguments(arguments: str) -> str:
 
     Whole floats are written as integers, since JavaScript clients replay `1.0` as `1`.
     """
-    if _SPECIAL.search(arguments) is None:
+    if _is_plain(arguments):
         try:
             return "json:" + orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
         except (ValueError, TypeError):
@@ -244,12 +256,8 @@ class _Reader:
         self.request = request
         self.tools: list[Message] = []
         self.before: list[bytes] = []
-        at = known.checkpoint if known is not None else None
-        # It goes on from a reply that was closed: another one must begin here, or that would be closed again.
-        begins = at is not None and any(
-            message.role is Role.ASSISTANT for message in request.messages[at.messages : at.messages + 1]
-        )
-        if known is None or at is None or not begins or at.messages > request.known or not at.replies:
+        at = _goes_on(request, known) if known is not None else None
+        if known is None or at is None:
             self.key = hashlib.sha256(b"conversation 1")
             self.shown = hashlib.sha256(b"conversation 1, as shown")
             self.first_users: list[tuple[int, Message]] = []
@@ -296,6 +304,8 @@ class _Reader:
                 (self.replies[-1].users if self.replies else self.first_users).append(place)
         self.close_reply()
         self.flush()
+        end = len(self.request.messages)
+        ended = Checkpoint(end, len(self.replies), len(self.returns), len(self.users), self.key, self.shown)
         return Transcript(
             request=self.request,
             first_users=self.first_users,
@@ -306,6 +316,7 @@ class _Reader:
             shown=self.shown.digest(),
             shown_before=tuple(self.before),
             checkpoint=self.opened,
+            ended=None if speaking else ended,
             shared=self.shared,
         )
 
@@ -403,6 +414,16 @@ class _Reader:
             self.key.update(added)
             self.shown.update(added)
             self.pending.clear()
+
+
+def _goes_on(request: Request, known: Transcript) -> Checkpoint | None:
+    """Where reading goes on behind what was read before: at a place where another reply begins, or the one before it
+    would be closed again."""
+    most = min(request.known, len(request.messages) - 1)
+    for at in (known.ended, known.checkpoint):
+        if at is not None and 0 < at.messages <= most and request.messages[at.messages].role is Role.ASSISTANT:
+            return at
+    return None
 
 
 def _last_reply(messages: Sequence[Message]) -> int:

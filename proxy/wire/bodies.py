@@ -10,6 +10,7 @@ import json
 import os
 import re
 import struct
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -21,6 +22,8 @@ Item = TypeVar("Item", bound=msgspec.Struct)
 
 _SPACE = re.compile(rb"[ \t\n\r]*")
 _COMMA, _CLOSING = ord(","), ord("]")
+#: A name may be spelled with escapes.
+_ESCAPED = b"\\u"
 
 # Each element of a body costs much more than its bytes. No conversation has so many of so few bytes; what is made of
 # nothing else is not read at all.
@@ -87,6 +90,7 @@ class Cutter(Generic[Item]):
         self._beside = [field for field in top.__struct_fields__ if field != name]
         self._opening = b"{" + json.dumps(name).encode() + b":["
         self._quoted = {one: json.dumps(one).encode() for one in (name, *self._beside)}
+        self._wanted = (*self._quoted.values(), _ESCAPED)
 
     def cut(self, body: bytes) -> CutBody[Item]:
         """Raises NotJson when the body is not a JSON object with that array."""
@@ -151,17 +155,18 @@ class Cutter(Generic[Item]):
             return None
         elements, end = placed
         behind = body[end:]
-        if self._may_stand({self._name}, behind) and self._name in spans.keys_behind(behind.decode("latin-1")):
+        stands = [one for one in self._wanted if one in behind]
+        if self._may_be(stands, (self._name,)) and self._name in spans.keys_behind(behind.decode("latin-1")):
             return None  # the last one counts
         decode = self._item.decode
         items = [(span, decode(raw)) for span, raw in zip(elements, array, strict=True)]
         ahead = {name: beside[name] for name in self._beside if name in names}
-        return CutBody(items, None, beside, None if self._may_stand({*ahead, *(before or ())}, behind) else ahead)
+        return CutBody(items, None, beside, None if self._may_be(stands, (*ahead, *(before or ()))) else ahead)
 
-    def _may_stand(self, names: set[str], behind: bytes) -> bool:
-        """Whether a member of one of these names may be in what stands behind the array."""
-        return bool(names) and (
-            any(self._quoted[name] in behind for name in names) or b"\\u" in behind  # a name in escapes
+    def _may_be(self, stands: list[bytes], names: Sequence[str]) -> bool:
+        """Whether a member of one of these names may be in what stands behind the array, by what is found there."""
+        return (
+            bool(stands) and bool(names) and (_ESCAPED in stands or any(self._quoted[one] in stands for one in names))
         )
 
     def _place_text(self, text: str) -> Span | None:

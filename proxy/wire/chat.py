@@ -22,6 +22,7 @@ from proxy.wire.messages import (
     Api,
     Beside,
     Call,
+    Found,
     LabelledPicture,
     Message,
     NotJson,
@@ -131,6 +132,7 @@ def _message(index: int, span: Span, fields: _Fields) -> Message:
         plain=plain,
         calls=_calls(fields) if role is Role.ASSISTANT else (),
         call_id=fields.tool_call_id if isinstance(fields.tool_call_id, str) else None,
+        found=None if plain else Found(),
     )
 
 
@@ -159,9 +161,9 @@ def _call(value: object) -> Call | None:
 # What a rewrite writes.
 
 
-def picture_parts(request: Request, message: Message) -> list[bytes]:
-    """The bytes of each picture part of a message, in order."""
-    return parts.pictures(request, message, "content")
+def picture_again(request: Request, message: Message, nth: int, label: str) -> LabelledPicture:
+    """The how-manieth picture part of a message, under a label."""
+    return parts.picture_again(request, message, "content", nth, label)
 
 
 def picture_part(url: str) -> bytes:

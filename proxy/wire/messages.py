@@ -67,13 +67,35 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     arguments: str
 
 
+class Content(msgspec.Struct, frozen=True, gc=False):
+    """Where a message's content stands in the body, where each of its parts does, and which of these (by index) say
+    `cache_control`."""
+
+    span: Span
+    parts: tuple[Span, ...]
+    hinted: frozenset[int]
+
+
+class Found(msgspec.Struct, gc=False):
+    """What was found out of a message's bytes: the same in all requests that begin alike, and no part of its value."""
+
+    content: Content | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Found)
+
+    def __hash__(self) -> int:
+        return 0
+
+
 class Message(msgspec.Struct, frozen=True, gc=False):
     """One message of a transcript and where it stands in the body.
 
     `parts` are its contents in order; `plain` says that the content was one string (or nothing) rather than a list of
     parts. `calls` are the tool calls of an assistant message, `call_id` the call that a tool message answers. `cites`
     are the citations that annotate an assistant message's text, each with the names that its source may go by.
-    `only_text` says that a tool message can hold nothing else, whatever is put in its place.
+    `only_text` says that a tool message can hold nothing else, whatever is put in its place. `found` is there where the
+    content is a list, which may be of megabytes: it is walked once.
     """
 
     index: int
@@ -85,6 +107,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     call_id: str | None = None
     cites: tuple[tuple[str, ...], ...] = ()
     only_text: bool = False
+    found: Found | None = None
 
     def text(self) -> str:
         """All its text parts, joined with nothing between (so a string and its split parts are equal)."""
@@ -185,10 +208,12 @@ class LiveReader(ReplyReader, Protocol):
 
 
 class LabelledPicture(NamedTuple):
-    """A picture part (the JSON bytes of the request that it came in) with the line that stands before it."""
+    """A picture part (the JSON bytes of the request that it came in) with the line that stands before it; `hinted` says
+    that the part may hold a cache hint."""
 
     label: str
     part: bytes
+    hinted: bool = False
 
 
 class Beside(msgspec.Struct, frozen=True):
@@ -229,8 +254,8 @@ class Api(Protocol):
     def live_reader(self, request: Request) -> LiveReader:
         """The same, which also tells what has been said so far."""
 
-    def picture_parts(self, request: Request, message: Message) -> list[bytes]:
-        """The bytes of each picture part of a message, in order."""
+    def picture_again(self, request: Request, message: Message, nth: int, label: str) -> LabelledPicture:
+        """The how-manieth picture part of a message, under a label."""
 
     def picture_part(self, url: str) -> bytes:
         """A new picture part of this URL, for a picture that does not stand in the request."""
@@ -303,19 +328,35 @@ class Splice(msgspec.Struct, frozen=True, gc=False):
 _PLACE = attrgetter("start", "end")
 
 
-def splice(body: bytes, splices: list[Splice]) -> bytes:
-    """Apply splices to a body: every byte outside of them is kept as it came.
+class Cuts(msgspec.Struct, frozen=True):
+    """Splices in the order of their places: what is `kept` of a body, and what is `put` between. Made once for all
+    requests that are spliced alike."""
 
-    Insertions (empty spans) at a point come before a replacement that starts there, in the order given. Raises
-    ValueError when two overlap, since that would lose bytes of one of them.
-    """
-    pieces: list[bytes | memoryview] = []
-    view, at = memoryview(body), 0
-    for change in sorted(splices, key=_PLACE):
-        if change.start < at or change.end < change.start:
-            raise ValueError(f"splices overlap at byte {change.start}: the one before it ends at byte {at}")
-        pieces.append(view[at : change.start])
-        pieces.append(change.data)
-        at = change.end
-    pieces.append(view[at:])
-    return b"".join(pieces)
+    kept: tuple[slice, ...]
+    put: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, splices: Sequence[Splice]) -> Cuts:
+        """Insertions (empty spans) at a point come before a replacement that starts there, in the order given. Raises
+        ValueError when two overlap, since that would lose bytes of one of them."""
+        kept, at = [], 0
+        placed = sorted(splices, key=_PLACE)
+        for change in placed:
+            if change.start < at or change.end < change.start:
+                raise ValueError(f"splices overlap at byte {change.start}: the one before it ends at byte {at}")
+            kept.append(slice(at, change.start))
+            at = change.end
+        return cls((*kept, slice(at, None)), tuple(change.data for change in placed))
+
+    def applied(self, body: bytes) -> bytes:
+        """The body with these splices: every byte outside of them is kept as it came."""
+        view = memoryview(body)
+        pieces: list[bytes | memoryview] = [b""] * (2 * len(self.put) + 1)
+        pieces[::2] = [view[part] for part in self.kept]
+        pieces[1::2] = self.put
+        return b"".join(pieces)
+
+
+def splice(body: bytes, splices: Sequence[Splice]) -> bytes:
+    """Apply splices to a body; see `Cuts`."""
+    return Cuts.of(splices).applied(body)

@@ -9,6 +9,8 @@ from proxy.wire.bodies import json_text
 from proxy.wire.messages import (
     ALONE,
     Beside,
+    Content,
+    Found,
     LabelledPicture,
     Message,
     OtherPart,
@@ -22,6 +24,7 @@ from proxy.wire.messages import (
 
 _TEXTS = frozenset({"text", "input_text", "output_text"})
 _PICTURES = frozenset({"image_url", "input_image"})
+_HINT = b'"cache_control"'
 
 
 def read(content: object) -> tuple[tuple[Part, ...], bool]:
@@ -50,16 +53,27 @@ def _part(value: object) -> Part:
     return OtherPart(value)
 
 
-def pictures(request: Request, message: Message, member: str) -> list[bytes]:
-    """The bytes of each picture part in the content that stands under `member`, in order."""
-    content = spans.member_span(request.body, message.span, member)
-    if content is None or message.plain:
-        return []
-    return [
-        request.body[span.start : span.end]
-        for span, part in zip(spans.element_spans(request.body, content), message.parts, strict=True)
-        if isinstance(part, Picture)
-    ]
+def picture_again(request: Request, message: Message, member: str, nth: int, label: str) -> LabelledPicture:
+    """The how-manieth picture part in the content that stands under `member`, which must be there, under a label."""
+    content = _content(request, message, member)
+    assert content is not None
+    index = [index for index, part in enumerate(message.parts) if isinstance(part, Picture)][nth]
+    span = content.parts[index]
+    return LabelledPicture(label, request.body[span.start : span.end], index in content.hinted)
+
+
+def _content(request: Request, message: Message, member: str) -> Content | None:
+    """Where the content stands that is under `member`, and its parts; None where there is none."""
+    found = message.found or Found()
+    if found.content is None:
+        body = request.body
+        span, own = spans.member_elements(body, message.span, member) or (None, [])
+        if span is None:
+            return None
+        hint = body.find(_HINT, span.start, span.end)
+        hinted = (index for index, part in enumerate(own) if hint >= 0 and body.find(_HINT, part.start, part.end) >= 0)
+        found.content = Content(span, tuple(own), frozenset(hinted))
+    return found.content
 
 
 def replace(
@@ -76,33 +90,32 @@ def replace(
     `kind` is a text part's type. A cache hint stays with the message that carried it: a picture brings none along.
     The content stays a string where it was one, unless pictures go with it. Raises ValueError where there is none.
     """
-    span = spans.member_span(request.body, message.span, member)
+    content = None if message.plain else _content(request, message, member)
+    span = content.span if content is not None else spans.member_span(request.body, message.span, member)
     if span is None:
         raise ValueError(f'message {message.index} has no "{member}" to replace')
     if message.plain and not added:
         return Splice(span.start, span.end, json_text(text))
     # Providers refuse more than a few hints: what the picture's own message keeps must not stand here, too.
-    bare = [one if isinstance(one, str) else LabelledPicture(one.label, _without_hint(one.part)) for one in added]
-    before, after = (list(_standing(request, message, span, side, kind)) for side in (beside.before, beside.after))
+    bare = [_without_hint(one) if isinstance(one, LabelledPicture) and one.hinted else one for one in added]
+    before, after = (list(_standing(request, content, side, kind)) for side in (beside.before, beside.after))
     # A part that stays keeps its own.
-    kept = any(b'"cache_control"' in part for part in (*before, *after))
-    hint = None if kept else _cache_hint(request, span, message)
+    kept = any(_HINT in part for part in (*before, *after))
+    hint = None if kept or content is None else _cache_hint(request, content)
     parts = [*before, _text(text, kind, hint), *labelled(bare, kind), *after]
     return Splice(span.start, span.end, b"[" + b",".join(parts) + b"]")
 
 
-def _standing(
-    request: Request, message: Message, content: Span, stays: Sequence[int | str], kind: str
-) -> Iterator[bytes]:
-    own = [] if message.plain or not stays else spans.element_spans(request.body, content)
+def _standing(request: Request, content: Content | None, stays: Sequence[int | str], kind: str) -> Iterator[bytes]:
+    own = content.parts if content is not None else ()
     for one in stays:
         yield _text(one, kind) if isinstance(one, str) else request.body[own[one].start : own[one].end]
 
 
 def remove_some(request: Request, message: Message, member: str, gone: Collection[int]) -> list[Splice]:
     """Take parts out of the list under `member`, with a comma beside each. At least one part must stay."""
-    span = spans.member_span(request.body, message.span, member)
-    own = spans.element_spans(request.body, span) if span is not None else []
+    content = _content(request, message, member)
+    own = content.parts if content is not None else ()
     left = [index for index in range(len(own)) if index not in gone]
     if not left:
         raise ValueError(f"no part of message {message.index} would be left")
@@ -138,22 +151,24 @@ def _text(text: str, kind: str, cache_hint: bytes | None = None) -> bytes:
     return b'{"type":"' + kind.encode() + b'","text":' + json_text(text) + hint + b"}"
 
 
-def _without_hint(part: bytes) -> bytes:
-    """A part's bytes without its `cache_control`."""
-    hint = spans.member_span(part, Span(0, len(part)), "cache_control") if b'"cache_control"' in part else None
-    key = part.rfind(b'"cache_control"', 0, hint.start) if hint is not None else -1
+def _without_hint(picture: LabelledPicture) -> LabelledPicture:
+    """A picture whose part has no `cache_control`."""
+    part = picture.part
+    hint = spans.member_span(part, Span(0, len(part)), "cache_control")
+    key = part.rfind(_HINT, 0, hint.start) if hint is not None else -1
     if hint is None or key < 0:
-        return part
+        return picture
     before, after = part[:key].rstrip(), part[hint.end :].lstrip()
-    return before[:-1] + after if before.endswith(b",") else before + after.removeprefix(b",").lstrip()
+    bare = before[:-1] + after if before.endswith(b",") else before + after.removeprefix(b",").lstrip()
+    return LabelledPicture(picture.label, bare)
 
 
-def _cache_hint(request: Request, content: Span, message: Message) -> bytes | None:
+def _cache_hint(request: Request, content: Content) -> bytes | None:
     """The last `cache_control` of a message's parts (JSON bytes), which gateways to other providers read."""
-    if message.plain or request.body.find(b'"cache_control"', content.start, content.end) < 0:
+    if not content.hinted:
         return None
     hint: bytes | None = None
-    for part in spans.element_spans(request.body, content):
+    for part in content.parts:
         if request.body.startswith(b"{", part.start):
             found = spans.member_span(request.body, part, "cache_control")
             hint = request.body[found.start : found.end] if found is not None else hint

@@ -137,9 +137,9 @@ def _member(message: Message) -> str:
 # What a rewrite does.
 
 
-def picture_parts(request: Request, message: Message) -> list[bytes]:
-    """The bytes of each picture part of an item, in order."""
-    return parts.pictures(request, message, _member(message))
+def picture_again(request: Request, message: Message, nth: int, label: str) -> LabelledPicture:
+    """The how-manieth picture part of an item, under a label."""
+    return parts.picture_again(request, message, _member(message), nth, label)
 
 
 def picture_part(url: str) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from proxy.wire import parts
-from proxy.wire.messages import Call, Message, Role, Span, Text
+from proxy.wire.messages import Call, Found, Message, Role, Span, Text
 
 #: The name under which an evidence table may list the provider's own file search.
 FILE_SEARCH = "file_search"
@@ -55,7 +55,8 @@ def read(index: int, span: Span, fields: Fields) -> list[Message]:
         role = _ROLES.get(fields.role, Role.OTHER) if isinstance(fields.role, str) else Role.OTHER
         content, plain = parts.read(fields.content)
         cites = _cites(fields.content) if role is Role.ASSISTANT else ()
-        return [Message(index=index, role=role, span=span, parts=content, plain=plain, cites=cites)]
+        found = None if plain else Found()
+        return [Message(index=index, role=role, span=span, parts=content, plain=plain, cites=cites, found=found)]
     if kind == "item_reference" or (kind is None and named(fields.id) is not None):
         # What it stands for is on the provider's side; by its id, reasoning or something that the assistant said.
         reasoning = isinstance(fields.id, str) and fields.id.startswith("rs_")
@@ -66,8 +67,10 @@ def read(index: int, span: Span, fields: Fields) -> list[Message]:
         return [Message(index=index, role=Role.ASSISTANT, span=span, calls=(_call(kind, fields),))]
     if kind is not None and (kind.endswith("_call_output") or kind in _ANSWERED_OTHERWISE):
         content, plain = parts.read(fields.output)
-        call_id = named(fields.call_id)
-        return [Message(index=index, role=Role.TOOL, span=span, parts=content, plain=plain, call_id=call_id)]
+        call_id, found = named(fields.call_id), None if plain else Found()
+        return [
+            Message(index=index, role=Role.TOOL, span=span, parts=content, plain=plain, call_id=call_id, found=found)
+        ]
     return [Message(index=index, role=Role.OTHER, span=span)]
 
 

@@ -169,11 +169,16 @@ def known_elements(body: bytes, at: int, values: Sequence[msgspec.Raw]) -> tuple
     return found, at + 1
 
 
+def known_value(body: bytes, at: int, value: msgspec.Raw) -> tuple[list[Span], int] | None:
+    """The end of a value whose bytes are known (and no elements); None where it is another one."""
+    return ([], at + len(memoryview(value))) if body.startswith(value, at) else None
+
+
 def member_span(body: bytes, span: Span, name: str) -> Span | None:
     """Where the value of the last member called `name` stands, of the object at `span`; None if it has none."""
     quick = _plain_value(body, span, name)
     if quick is not None:
-        return quick
+        return quick[0]
     text = body[span.start : span.end].decode("latin-1")
     found: Span | None = None
     walk = members(text, 0)
@@ -188,29 +193,43 @@ def member_span(body: bytes, span: Span, name: str) -> Span | None:
         return found
 
 
+def member_elements(body: bytes, span: Span, name: str) -> tuple[Span, list[Span]] | None:
+    """The same, and the spans of the elements of a value that is an array."""
+    quick = _plain_value(body, span, name, array=True)
+    if quick is not None:
+        return quick
+    found = member_span(body, span, name)
+    if found is None:
+        return None
+    return found, element_spans(body, found) if body.startswith(b"[", found.start) else []
+
+
 @cache
-def _only(name: str) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(msgspec.defstruct("Only", [("value", msgspec.Raw)], rename={"value": name}))
+def _only(name: str, array: bool) -> msgspec.json.Decoder[Any]:
+    wanted: Any = list[msgspec.Raw] if array else msgspec.Raw
+    return msgspec.json.Decoder(msgspec.defstruct("Only", [("value", wanted)], rename={"value": name}))
 
 
-def _plain_value(body: bytes, span: Span, name: str) -> Span | None:
-    """The same, where its name stands in the object once beside the value, and as it is; None where it may not."""
+def _plain_value(body: bytes, span: Span, name: str, array: bool = False) -> tuple[Span, list[Span]] | None:
+    """Where it stands, and the elements of an `array`, where its name stands in the object once beside the value, and
+    as it is; None where it may not."""
     key = b'"' + name.encode() + b'"'
     at = body.find(key, span.start, span.end)
     if at < 0 or body.find(_ESCAPED, span.start, at) >= 0:
         return None
     try:
-        value = memoryview(_only(name).decode(memoryview(body)[span.start : span.end]).value)
+        value = _only(name, array).decode(memoryview(body)[span.start : span.end]).value
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     start = _past_bytes(body, at + len(key))
     start = _past_bytes(body, start + 1) if body[start] == _COLON else span.end
-    end = start + len(value)
-    if end >= span.end or not body.startswith(value, start):
+    placed = known_elements(body, start, value) if array else known_value(body, start, value)
+    if placed is None or placed[1] >= span.end:
         return None
+    own, end = placed
     if body.find(key, end, span.end) >= 0 or body.find(_ESCAPED, end, span.end) >= 0:
         return None
-    return Span(start, end)
+    return Span(start, end), own
 
 
 _raw_elements = msgspec.json.Decoder(list[msgspec.Raw])
