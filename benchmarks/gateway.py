@@ -95,6 +95,7 @@ async def compare(quick: bool, scale: float) -> int:
                 for run in range(runs + 1):
                     numbers = range(run * count, (run + 1) * count)
                     for server in proxies:
+                        await servers.at_rest(server)
                         into = found[server.name] if run else Measured()  # the first run warms up
                         await throughput(server, kind, numbers, server.name == "ours", into)
             rate = {name: statistics.median(m.per_second) for name, m in found.items()}
@@ -124,6 +125,7 @@ async def compare(quick: bool, scale: float) -> int:
                 for run in range(runs + 1):
                     numbers = range(run * count, (run + 1) * count)
                     for server in [*proxies, provider]:
+                        await servers.at_rest(server)
                         into = found[server.name] if run else Measured()
                         await added(server, kind, numbers, settled and server.name == "ours", into)
             middle = {name: statistics.median(m.middle) * 1000 for name, m in found.items()}

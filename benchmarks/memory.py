@@ -47,7 +47,10 @@ asyncio.run(main())
 
 
 def bare() -> float:
-    done = subprocess.run([sys.executable, "-c", _BARE], capture_output=True, text=True, check=True, cwd=servers.ROOT)
+    command = [sys.executable, "-c", _BARE]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=servers.ROOT, env=servers.surroundings()
+    )
     return int(done.stdout.split()[-1]) * 1024 / MB
 
 
@@ -99,12 +102,12 @@ async def measure(quick: bool) -> int:
             told = await client.run(ours.url, requests, 32)
             if told.wrong:
                 raise RuntimeError(told.wrong[0])
-        await asyncio.sleep(3)
+        await servers.at_rest(ours)
         row("after 10,000 requests, each recorded", ours.resident() / MB, lightest + OVER_BARE)
         count, size = (16 if quick else 256), 1_000_000
         most = await in_flight(ours, count, size)
         row(f"with {count} requests of 1 MB in flight", most, lightest + OVER_BARE + PER_BYTE * count)
-        await asyncio.sleep(5)
+        await servers.at_rest(ours)
         row("after them", ours.resident() / MB, lightest + OVER_BARE)
         large = bodies.text("30 MB", 30_000_000, 40, 10)
         for body in (large.settles, large.asks):
@@ -112,7 +115,7 @@ async def measure(quick: bool) -> int:
             told = await client.run(ours.url, iter([request]), 1)
             if told.wrong:
                 raise RuntimeError(told.wrong[0])
-        await asyncio.sleep(5)
+        await servers.at_rest(ours)
         row("after a body of 30 MB", ours.resident() / MB, lightest + OVER_BARE)
     print("\n".join(["", *missed]) if missed else "\nEvery bound holds.")
     return 1 if missed else 0

@@ -345,7 +345,66 @@ async def test_reads_that_never_come_back_are_bounded(tmp_path: Path, monkeypatc
         for _ in range(100):
             with pytest.raises(StoreSlow):
                 await store.find([record().key])
-        assert store.counts()["reads"] == 64
+        assert store.counts()["reads"] == 4, "the others wait for these"
+
+
+async def test_what_is_asked_for_while_others_are_read_is_read_together(tmp_path: Path) -> None:
+    records = [record() for _ in range(300)]
+    async with opened(tmp_path / "data") as store:
+        for one in records:
+            store.add(one)
+    async with opened(tmp_path / "data") as store:
+        await store.find([record().key])  # opens it
+        before = store.counts()["reads"]
+        found = await asyncio.gather(*(store.find([one.key, record().key]) for one in records))
+        assert found == [{one.key: (one.payload,)} for one in records]
+        assert store.counts()["reads"] - before <= 10
+
+
+async def test_a_fresh_find_is_not_answered_by_a_read_that_began_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, began, goes_on = Lance.read, threading.Event(), threading.Event()
+
+    async def slow(self: Lance, keys: Any, **options: Any) -> Any:
+        answer = await read(self, keys, **options)
+        if not began.is_set():
+            began.set()
+            await asyncio.to_thread(goes_on.wait, 20)
+        return answer
+
+    one = record()
+    async with opened(tmp_path / "data") as writer:
+        writer.add(record())
+    async with opened(tmp_path / "data") as writer, opened(tmp_path / "data") as store:
+        await store.find([record().key])
+        monkeypatch.setattr(Lance, "read", slow)
+        early = asyncio.create_task(store.find([one.key]))
+        await asyncio.to_thread(began.wait, 20)
+        writer.add(one)
+        await writer.flush()
+        try:
+            assert await store.find([one.key], fresh=True) == {one.key: (one.payload,)}
+        finally:
+            goes_on.set()
+        assert await early == {}
+
+
+async def test_each_of_many_who_began_alike_finds_its_own_reply_when_they_ask_at_once(tmp_path: Path) -> None:
+    alike = [record("a popular opening", f"settled {number}".encode()) for number in range(100)]
+    others = [record() for _ in range(40)]
+    async with opened(tmp_path / "data") as store:
+        for one in alike + others:
+            store.add(one)
+    async with opened(tmp_path / "data") as store:
+        await store.find([record().key])
+        asked = [(one, {one.key: one.reply}) for one in alike + others]
+        found = await asyncio.gather(*(store.find([one.key], replies=replies) for one, replies in asked))
+        assert found == [{one.key: (one.payload,)} for one in alike + others]
+    async with opened(tmp_path / "data") as store:
+        key = alike[0].key
+        everything, own = await asyncio.gather(store.find([key]), store.find([key], replies={key: alike[5].reply}))
+        assert len(everything[key]) == 100 and alike[5].payload in own[key], "who wants everything gets it"
 
 
 async def test_a_damaged_table_is_an_error_with_a_reason_and_mends_without_a_restart(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: The proxy has one core for itself; load and upstream share the other.
 PROXY_CORE, LOAD_CORE = 0, 1
+#: So many tenths of a second without work are rest.
+_IDLE_FOR = 10
 
 _NGINX = """
 worker_processes 1;
@@ -126,18 +128,24 @@ class Server:
         return (self.directory / "log").read_text(errors="replace")[-3000:]
 
 
+def surroundings() -> dict[str, str]:
+    """The environment of what is measured: no settings of this shell's, and compiled modules are kept, as they are
+    where one is installed. Otherwise each process would compile LanceDB's thousand anew, in its first seconds."""
+    left_out = ("EVIDENCE_PROXY_", "PYTHONDONTWRITEBYTECODE")
+    return {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
+
+
 def start(name: str, command: Sequence[str], port: int, core: int, environment: dict[str, str] | None = None,
           directory: Path | None = None, patience: float = 60.0) -> Server:  # fmt: skip
     """Start a server on a core and wait until it listens. Raises RuntimeError with its words if it does not."""
     directory = directory or Path(tempfile.mkdtemp(prefix="evidence-proxy-bench-"))
     log = (directory / "log").open("wb")
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("EVIDENCE_PROXY_")}
     process = subprocess.Popen(
         command,
         stdout=log,
         stderr=log,
         cwd=ROOT,
-        env={**clean, **(environment or {})},
+        env={**surroundings(), **(environment or {})},
         start_new_session=True,
         preexec_fn=lambda: os.sched_setaffinity(0, {core % (os.cpu_count() or 1)}),
     )
@@ -194,6 +202,19 @@ def probed(behind: str) -> tuple[Server, Path]:
     """The same with a probe in its loop, and the file to which that writes."""
     directory = Path(tempfile.mkdtemp(prefix="evidence-proxy-bench-"))
     return ours(behind, module="benchmarks.load.probed", directory=directory), directory / "probe.json"
+
+
+async def at_rest(server: Server, patience: float = 60.0) -> None:
+    """Wait until it has nothing more to do: modules are imported, the store is open, what passed was looked at.
+    Raises RuntimeError if it goes on for longer than `patience` seconds."""
+    until, idle, before = time.monotonic() + patience, 0, server.cpu()
+    while idle < _IDLE_FOR:
+        if time.monotonic() > until:
+            raise RuntimeError(f"{server.name}: expected it to come to rest, but it is busy after {patience:.0f} s")
+        await asyncio.sleep(0.1)
+        now = server.cpu()
+        idle = idle + 1 if now - before < 0.02 else 0
+        before = now
 
 
 @contextlib.contextmanager

@@ -148,12 +148,14 @@ class Lance:
                 lance._seen = await lance._extent()
             return lance
 
-    async def read(self, keys: Sequence[bytes], *, latest: bool, replies: Mapping[bytes, bytes] | None = None) -> Read:
+    async def read(
+        self, keys: Sequence[bytes], *, latest: bool, replies: Mapping[bytes, Sequence[bytes]] | None = None
+    ) -> Read:
         """What stands under `keys`.
 
         `latest` sees what any process has written before this call; otherwise the last moment may be missing.
         Under a key that `replies` names there may be as many rows as conversations began alike: past a number of them
-        only those of that reply are read, so that a popular opening costs no more than a rare one.
+        only those of its replies are read, so that a popular opening costs no more than a rare one.
         """
         replies = replies or {}
         with _told(self._place, "read"):
@@ -161,21 +163,22 @@ class Lance:
             wanted = {self._secret.key(key): key for key in keys}
             stored = [key for key, plain in wanted.items() if plain not in replies]
             rows = [row for some in _batches(stored) for row in await self._under(_one_of("key", some))]
-            crowded: list[bytes] = []
+            crowded: set[bytes] = set()
             stored = [key for key, plain in wanted.items() if plain in replies]
-            for some in _batches(stored):
-                limit = _MOST_UNDER_A_KEY + 4 * len(some)
+            waiting = list(_batches(stored))
+            while waiting:
+                some = waiting.pop()
+                limit = _MOST_UNDER_A_KEY + (4 * len(some) if len(some) > 1 else 1)
                 together = await self._under(_one_of("key", some), limit)
                 if len(together) < limit:
                     rows += together
-                    continue
-                for key in some:
-                    alone = await self._under(_one_of("key", [key]), _MOST_UNDER_A_KEY + 1)
-                    if len(alone) > _MOST_UNDER_A_KEY:
-                        crowded.append(key)
-                        of_reply = f"{_one_of('key', [key])} AND {_one_of('reply', [replies[wanted[key]]])}"
-                        alone = await self._under(of_reply, _MOST_UNDER_A_KEY)
-                    rows += alone
+                elif len(some) > 1:  # some of them are crowded: halves tell which in a few queries
+                    waiting += (some[: len(some) // 2], some[len(some) // 2 :])
+                else:
+                    crowded.add(wanted[some[0]])
+                    for those in _batches(replies[wanted[some[0]]]):
+                        where = f"{_one_of('key', some)} AND {_one_of('reply', those)}"
+                        rows += await self._under(where, _MOST_UNDER_A_KEY * len(those))
             found: Found = {}
             damaged = 0
             for row in rows:
@@ -185,7 +188,11 @@ class Lance:
                 under = found.setdefault(wanted[row.key], {})
                 one = row.reply + row.payload
                 under[one] = max(row.created, under.get(one, row.created))
-            return Read(found, frozenset(wanted[key] for key in crowded), damaged)
+            for key in replies.keys() & found.keys():
+                if len(found[key]) > _MOST_UNDER_A_KEY:
+                    crowded.add(key)
+                    found[key] = {one: found[key][one] for one in found[key] if one[:REPLY_BYTES] in replies[key]}
+            return Read(found, frozenset(crowded), damaged)
 
     async def newest(self, conversation: bytes, most: int) -> tuple[dict[bytes, int], int]:
         """At most `most` rows of a conversation with their ages, the newest, and how many damaged were passed over."""
@@ -474,8 +481,8 @@ def _older_than(created: int) -> str:
     return f"created < timestamp '{moment:%Y-%m-%d %H:%M:%S.%f}'"
 
 
-def _batches(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    return (keys[start : start + _KEYS_PER_QUERY] for start in range(0, len(keys), _KEYS_PER_QUERY))
+def _batches(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    return (values[start : start + _KEYS_PER_QUERY] for start in range(0, len(values), _KEYS_PER_QUERY))
 
 
 async def _open_table(db: AsyncConnection, name: str) -> AsyncTable | None:

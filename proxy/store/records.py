@@ -36,6 +36,10 @@ T = TypeVar("T")
 _DAY_US = 86_400_000_000
 _OPENING_MAY_TAKE = 15.0
 _READS_AT_ONCE = 64
+# A query costs milliseconds of processor time for one key, and hardly more for a hundred. So only a few go on side by
+# side, and what is asked for meanwhile is asked together: after a start each conversation asks for something.
+_KEY_READS_AT_ONCE = 4
+_KEYS_TOGETHER = 1_024
 # While requests come, the end of the table is read every now and then; a while after the last one, no more.
 _FOLLOWS_FOR = 10.0
 _OF_THE_CACHE_FOR_FOLLOWED = 0.25
@@ -85,6 +89,8 @@ class RecordStore:
         self._told_of_erasures: list[Callable[[], None]] = []
         self._closed = False
         self._reading: dict[_Wanted, asyncio.Task[Read]] = {}
+        self._gathering: dict[bool, _Together] = {}
+        self._turns = asyncio.Semaphore(_KEY_READS_AT_ONCE)
         self._reads: dict[asyncio.Task[Any], float] = {}
 
     async def start(self) -> None:
@@ -157,7 +163,7 @@ class RecordStore:
         if not self._place.in_memory:
             lance = await self._open_store(look_again=False)
             if lance is not None:
-                read = self._begin(lance, lambda lance: lance.newest(conversation, most))
+                read = self._begin(lambda: self._query(lance, lambda lance: lance.newest(conversation, most)))
                 ((stored, damaged),) = await self._answers({read}, self._read_timeout)
                 self._counts.damaged += damaged
                 rows |= {row: created for row, created in stored.items() if created >= since}
@@ -334,15 +340,17 @@ class RecordStore:
         """A look at what others wrote, or the one that is going on. Raises StoreSlow as every read does."""
         if self._looking is None or self._looking.done():
             self._looked_at = time.monotonic()
-            self._looking = self._begin(lance, lambda lance: lance.tail(), lambda tail: self._saw(lance, tail))
+            self._looking = self._begin(lambda: self._see(lance))
         return self._looking
 
-    def _saw(self, lance: Lance, tail: Tail) -> None:
+    async def _see(self, lance: Lance) -> Tail:
+        tail = await self._query(lance, lambda lance: lance.tail())
         assert self._disk is not None
         self._counts.damaged += tail.damaged
         self._counts.followed += len(tail.rows)
         self._followed.take(tail.rows, lance.secret)
         self._disk.upkeep.saw(tail)
+        return tail
 
     async def _catch_up(self) -> float:
         """See what others wrote up to now, or nearly; returns how long a request may still wait, in seconds.
@@ -383,17 +391,7 @@ class RecordStore:
         lance = await self._open_store(look_again=fresh)
         if lance is None:
             return []
-        reads: set[asyncio.Task[Read]] = set()
-        rest: list[_Wanted] = []
-        for one in wanted:
-            going_on = None if fresh else self._reading.get(one)
-            if going_on is None:
-                rest.append(one)
-            else:
-                reads.add(going_on)
-        if rest:
-            reads.add(self._begin_read(lance, rest, fresh))
-        return await self._answers(reads, patience)
+        return await self._answers({self._read(lance, one, fresh) for one in wanted}, patience)
 
     async def _open_store(self, *, look_again: bool) -> Lance | None:
         """The store, as soon as it is open; None where none lies."""
@@ -419,44 +417,52 @@ class RecordStore:
             raise StoreSlow(f"The record store did not answer within {self._read_timeout * 1000:.0f} ms.")
         return [_outcome(read) for read in done]
 
-    def _begin_read(self, lance: Lance, wanted: list[_Wanted], fresh: bool) -> asyncio.Task[Read]:
-        keys = [one.key for one in wanted]
-        replies = {one.key: one.reply for one in wanted if one.reply is not None}
-        read = self._begin(lance, lambda lance: lance.read(keys, latest=fresh, replies=replies), self._hold)
-        self._reading.update(dict.fromkeys(wanted, read))
+    def _read(self, lance: Lance, one: _Wanted, fresh: bool) -> asyncio.Task[Read]:
+        """A read of this key: one that is going on, else the next one. A fresh one must not have begun before."""
+        going_on = None if fresh else self._reading.get(one)
+        if going_on is not None:
+            return going_on
+        together = self._gathering.get(fresh)
+        if together is None or len(together.wanted) >= _KEYS_TOGETHER:
+            together = self._gathering[fresh] = _Together()
+            together.read = self._begin(lambda: self._read_together(lance, together, fresh))
+        together.wanted.add(one)
+        self._reading[one] = together.read
+        return together.read
 
-        def done(_: object) -> None:
+    async def _read_together(self, lance: Lance, together: _Together, fresh: bool) -> Read:
+        """Read all that is asked for by the time that it is this read's turn."""
+        wanted = together.wanted
+        try:
+            async with self._turns:
+                if self._gathering.get(fresh) is together:
+                    del self._gathering[fresh]
+                keys, replies = _asked(wanted)
+                read = await self._query(lance, lambda lance: lance.read(keys, latest=fresh, replies=replies))
+                self._hold(read)
+                return read
+        finally:
             for one in wanted:
-                if self._reading.get(one) is read:
+                if self._reading.get(one) is together.read:
                     del self._reading[one]
 
-        read.add_done_callback(done)
-        return read
-
-    def _begin(
-        self,
-        lance: Lance,
-        query: Callable[[Lance], Coroutine[Any, Any, T]],
-        then: Callable[[T], None] = lambda _: None,
-    ) -> asyncio.Task[T]:
-        """Begin to ask the store something. It goes on when nobody waits any more; `then` gets the answer first."""
+    def _begin(self, read: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        """Begin to ask the store something. It goes on when nobody waits any more."""
         if len(self._reads) >= _READS_AT_ONCE:
             self._counts.slow += 1
             raise StoreSlow(f"The record store has {_READS_AT_ONCE} reads to answer already.")
-        read = asyncio.create_task(self._query(lance, query, then))
-        self._reads[read] = time.monotonic()
+        reading = asyncio.create_task(read())
+        self._reads[reading] = time.monotonic()
 
         def done(_: object) -> None:
-            del self._reads[read]
-            if not read.cancelled():
-                read.exception()  # whoever waited may be gone
+            del self._reads[reading]
+            if not reading.cancelled():
+                reading.exception()  # whoever waited may be gone
 
-        read.add_done_callback(done)
-        return read
+        reading.add_done_callback(done)
+        return reading
 
-    async def _query(
-        self, lance: Lance, query: Callable[[Lance], Coroutine[Any, Any, T]], then: Callable[[T], None]
-    ) -> T:
+    async def _query(self, lance: Lance, query: Callable[[Lance], Coroutine[Any, Any, T]]) -> T:
         """One query, tried a second time on a handle opened anew: the first may be of a store that is gone."""
         disk = self._disk
         assert disk is not None
@@ -479,7 +485,6 @@ class RecordStore:
         finally:
             self._querying.note(time.perf_counter() - began)
         self._health.worked("read")
-        then(answer)
         return answer
 
     def _hold(self, read: Read) -> None:
@@ -494,6 +499,25 @@ class _Wanted(NamedTuple):
 
     key: bytes
     reply: bytes | None
+
+
+class _Together:
+    """Keys that are read together; more may join until the read begins."""
+
+    __slots__ = ("read", "wanted")
+
+    def __init__(self) -> None:
+        self.wanted: set[_Wanted] = set()
+        self.read: asyncio.Task[Read]
+
+
+def _asked(wanted: Iterable[_Wanted]) -> tuple[list[bytes], dict[bytes, list[bytes]]]:
+    """The keys, and which replies are looked for under those of which nobody wants everything."""
+    replies: dict[bytes, set[bytes | None]] = {}
+    for key, reply in wanted:
+        replies.setdefault(key, set()).add(reply)
+    some = {key: [one for one in each if one is not None] for key, each in replies.items() if None not in each}
+    return list(replies), some
 
 
 def _suffices(known: Mapping[bytes, int] | None, reply: bytes | None) -> bool:
