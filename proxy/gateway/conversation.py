@@ -207,16 +207,20 @@ class Conversations:
         self._policy = Policy(settings.policy, self._habits, held)
         self._store = store
         self._shared = settings.server.workers > 1
-        self._given: Recent[bytes, Boundary] = RecentBytes(
-            _MOST_GIVEN, _MOST_GIVEN_BYTES, lambda given: given.record, lambda _, record: self._weight(record)
-        )
-        self._unsettled: Recent[bytes, bool] = Recent(_MOST_GIVEN)
-        self._records: RecentBytes[bytes, Record] = RecentBytes(
+        decoded: RecentBytes[bytes, Record] = RecentBytes(
             _MOST_RECORDS,
             settings.store.records_cache_bytes,
             lambda record: record,
             lambda payload, _: _DECODED * len(payload),
         )
+        self._records: Recent[bytes, Record] = decoded
+        self._given: Recent[bytes, Boundary] = RecentBytes(
+            _MOST_GIVEN,
+            _MOST_GIVEN_BYTES,
+            lambda given: given.record,
+            lambda _, record: decoded.weight(record) or _weight(record),
+        )
+        self._unsettled: Recent[bytes, bool] = Recent(_MOST_GIVEN)
         self._decodes: Recent[bytes, bool] = Recent(_MOST_PICTURES)
         self._histories = Histories()
         self._seen = SeenRequests()
@@ -602,11 +606,6 @@ class Conversations:
             if record is not None:
                 self._records.put(payload, record)
         return record
-
-    def _weight(self, record: Record) -> int:
-        """About how many bytes a record takes in memory."""
-        known = self._records.weight(record)
-        return known if known is not None else _DECODED * len(records.encode(record))
 
     def _decide(
         self, asked: Asked, read: _Read, tenant: bytes | None, looked: _Looked, held: Aside | Reason = NOTHING
@@ -1026,3 +1025,8 @@ def _refusal(outcome: Outcome, member: str) -> Refusal:
     )
     error = {"error": {"message": message, "type": "invalid_request_error", "param": member, "code": reason}}
     return Refusal(422, json.dumps(error).encode(), (("Content-Type", "application/json"), ("x-should-retry", "false")))
+
+
+def _weight(record: Record) -> int:
+    """About how many bytes a record takes in memory."""
+    return _DECODED * len(records.encode(record))
