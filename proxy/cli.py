@@ -238,6 +238,7 @@ async def _serve(
     gateway = Gateway(
         settings, conversations, store, upstream_key(settings), returns, lookout.watchers, client_keys(settings)
     )
+    lookout.heed(lambda: gateway.on_the_way)
     renewing = Renewing(gateway, conversations, store.contents, settings, keys, read)
     with contextlib.suppress(NotImplementedError, AttributeError):
         loop.add_signal_handler(signal.SIGHUP, renewing.renew)

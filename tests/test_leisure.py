@@ -68,6 +68,28 @@ def test_work_waits_until_nothing_comes_or_goes_for_a_moment(clock: Time) -> Non
     assert waits(turn, clock, clock.now) == pytest.approx(leisure.QUIET)
 
 
+def test_work_waits_while_a_request_is_on_its_way_however_long_that_takes(clock: Time) -> None:
+    found = Leisure()
+    turn = found.turn()
+    found.arrived(ARRIVED)
+    sent = clock.now + 0.4
+    found.on_the_way = lambda: int(clock.now < sent)
+    assert waits(turn, clock, clock.now) == pytest.approx(0.4, abs=leisure.QUIET)
+
+
+def test_what_is_due_lets_requests_go_first_but_not_for_ever(clock: Time) -> None:
+    found = Leisure()
+    turn = found.turn()
+    found.on_the_way = lambda: 1
+    since = clock.now
+    assert waits(turn, clock, since) == pytest.approx(leisure.LONGEST + leisure.YIELDS)
+    for _ in range(20):
+        clock.worked += 0.01
+        clock.now += 0.01
+        turn.worked()
+        assert waits(turn, clock, since) == pytest.approx(0.04 + leisure.YIELDS)
+
+
 class Steady(Leisure):
     """Something comes all the time."""
 

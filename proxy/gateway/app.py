@@ -425,6 +425,21 @@ class _Provider:
             reply.close()
 
 
+class _Preparing:
+    """Counts those who are inside."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
+
+
 class Gateway:
     """One per process: a server on one address, one provider behind it."""
 
@@ -450,8 +465,14 @@ class Gateway:
         self._address = ""
         self.running = 0
         """How many requests are under way."""
+        self._preparing = _Preparing()
         self._finishing: set[asyncio.Task[None]] = set()
         self._closing = False
+
+    @property
+    def on_the_way(self) -> int:
+        """How many conversations' requests are here and were not sent to the provider yet."""
+        return self._preparing.count
 
     @property
     def provider(self) -> str:
@@ -600,36 +621,37 @@ class Gateway:
 
     async def _converse(self, facts: _Facts) -> bool:
         """A conversation: read whole, looked at, forwarded rewritten or as the very bytes that came."""
-        try:
-            raw = await self._body(facts)
-        except _TooLarge:
-            return await self._too_large(facts, decoded=False)
-        since = time.perf_counter_ns()
-        codings = encodings.named(v.decode("latin-1") for v in facts.named.get(b"content-encoding", ()))
-        try:
-            body = await self._decoded(raw, codings)
-        except encodings.TooLarge:
-            return await self._too_large(facts, decoded=True)
-        except encodings.Broken:
-            body = b""  # what cannot be read is no JSON, and the provider may know better
+        with self._preparing:
+            try:
+                raw = await self._body(facts)
+            except _TooLarge:
+                return await self._too_large(facts, decoded=False)
+            since = time.perf_counter_ns()
+            codings = encodings.named(v.decode("latin-1") for v in facts.named.get(b"content-encoding", ()))
+            try:
+                body = await self._decoded(raw, codings)
+            except encodings.TooLarge:
+                return await self._too_large(facts, decoded=True)
+            except encodings.Broken:
+                body = b""  # what cannot be read is no JSON, and the provider may know better
 
-        facts.share.enter()
-        if body is not raw:
-            facts.share.hold(len(body))
-        exchange = await self._ask(facts, body)
-        facts.evidence = exchange.header
-        if exchange.refusal is not None:
-            refusal = exchange.refusal
-            answer = errors.Answer(refusal.status, refusal.body, _lines(refusal.headers))
-            return await facts.out.answer(answer, facts.own_lines())
+            facts.share.enter()
+            if body is not raw:
+                facts.share.hold(len(body))
+            exchange = await self._ask(facts, body)
+            facts.evidence = exchange.header
+            if exchange.refusal is not None:
+                refusal = exchange.refusal
+                answer = errors.Answer(refusal.status, refusal.body, _lines(refusal.headers))
+                return await facts.out.answer(answer, facts.own_lines())
 
-        untouched = exchange.body is body
-        sent = raw if untouched else exchange.body
-        if not untouched:
-            facts.share.held_besides(len(sent))
-        facts.added += time.perf_counter_ns() - since
-        facts.forwarded = len(sent)
-        lines = facts.up(not untouched)
+            untouched = exchange.body is body
+            sent = raw if untouched else exchange.body
+            if not untouched:
+                facts.share.held_besides(len(sent))
+            facts.added += time.perf_counter_ns() - since
+            facts.forwarded = len(sent)
+            lines = facts.up(not untouched)
         provider = _Provider(
             lambda body, lines: self._send(facts, lines, body, len(body)),
             sent,

@@ -1,10 +1,10 @@
 """When the threads beside the event loop may work, so that no request waits for what is noted of another one.
 
 Python runs one thread at a time, so work on another thread still holds the event loop up: what comes right after a
-reply meets the next request of the same client. So a piece of work waits until nothing came or went for a moment. Under
-a steady load, where no moment is quiet, it waits for a second, and from then on its thread works a fifth of the time;
-less the busier the loop is itself, down to a hundredth. What finds no time is left out, and counted by whoever leaves
-it out.
+reply meets the next request of the same client. So a piece of work waits until nothing came or went for a moment, and
+no request is on its way to the provider. Under a steady load, where no moment is quiet, it waits for a second, and from
+then on its thread works a fifth of the time; less the busier the loop is itself, down to a hundredth, and not while a
+request is on its way, unless one always is. What finds no time is left out, and counted by whoever leaves it out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from proxy.gateway.watched import Arrived, Passed
 
 QUIET = 0.025
 LONGEST = 1.0
+#: What is due lets requests that are on their way go first for so long.
+YIELDS = 0.1
 #: After a piece of work its thread rests so many times as long as that took: at least, and where the loop is busy.
 _REST, _REST_WHEN_BUSY, _LONGEST_REST = 4.0, 99.0, 20.0
 #: With up to this share of its time taken the event loop has time for others; from the second on it is busy.
@@ -31,6 +33,8 @@ class Leisure:
     def __init__(self) -> None:
         self._last = float("-inf")
         self._hurried = float("-inf")
+        self.on_the_way: Callable[[], int] = lambda: 0
+        """How many requests were not yet sent to the provider: somebody waits for this process now."""
         self.seconds_wanted = _clock_of_this_thread()
         self._changed = threading.Condition()
 
@@ -80,7 +84,10 @@ class Turn:
         """Wait until a piece of work may begin that came at `since`, in seconds of `time.monotonic`."""
         while not self._leisure.is_hurried(since):
             now, quiet = time.monotonic(), self._leisure.quiet_since()
-            due = min(quiet, max(since + LONGEST, self._rested))
+            anyway = max(since + LONGEST, self._rested)
+            if self._leisure.on_the_way():
+                quiet, anyway = now + QUIET, anyway + YIELDS
+            due = min(quiet, anyway)
             if now >= due:
                 break
             self._leisure.wait(due - now, since)

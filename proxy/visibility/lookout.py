@@ -5,7 +5,7 @@ Here is where a new watcher takes its place: it hears of every request, and regi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from proxy.gateway.watched import Watcher
@@ -68,6 +68,10 @@ class Lookout:
         self._later = Later(self._traces) if self._traces is not None else None
         first: list[Watcher] = [self._later] if self._later is not None else []
         self.watchers = Watchers([*first, self._leisure, self.metrics, self.tally, self.inspector, self.counting])
+
+    def heed(self, on_the_way: Callable[[], int]) -> None:
+        """`on_the_way` tells how many requests were not yet sent to the provider: other work lets them go first."""
+        self._leisure.on_the_way = on_the_way
 
     def _counted(self, counted: Counted) -> None:
         self.metrics.counted(counted)
