@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -21,7 +21,7 @@ from proxy.wire.messages import Message, Picture
 OwnPicture = tuple[str, PicturePlace]
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A cited chunk with its content; several ids where one output was cited by each of them."""
 
     ids: tuple[str, ...]
@@ -66,10 +66,11 @@ class Reading:
         self._tables = tables
         self._aside = aside
         self._read: dict[int, Evidence | None] = {}
-        self._ids: dict[int, set[str]] = {}  # what is cited out of each return
-        self._named: dict[int, list[Chunk]] = {}  # those chunks of it, as soon as one is asked for
+        self._cited: Sequence[Cited] = ()  # what is being gathered
+        self._ids: dict[int, set[str]] = {}  # what of it each return holds, once that is asked for
+        self._named: dict[int, list[Chunk]] = {}  # and those chunks, as soon as the first is
 
-    def gather(self, cited: Iterable[Cited]) -> tuple[list[Entry], set[int]]:
+    def gather(self, cited: Sequence[Cited]) -> tuple[list[Entry], set[int]]:
         """The entries of what was cited, and the ordinals of returns whose cited content could not be read.
 
         Those returns must stay in place: what an answer rests on is never given up because we cannot find it. (What
@@ -77,10 +78,7 @@ class Reading:
         """
         entries: list[Entry] = []
         missing: set[int] = set()
-        cited = list(cited)
-        for chunk in cited:
-            for place in chunk.places:
-                self._ids.setdefault(place.ret, set()).add(chunk.id)
+        self._cited, self._ids = cited, {}
         for chunk in cited:
             for place in chunk.places:
                 shown = self._aside.chunk(chunk, place) if place.ret < 0 else self._shown(chunk.id, place)
@@ -103,9 +101,17 @@ class Reading:
         fits: list[Chunk] = []
         if place.chunk >= 0:
             if found.ordinal not in self._named:
-                self._named[found.ordinal] = reading.named(found, self._tables, self._ids[found.ordinal])
+                self._named[found.ordinal] = reading.named(found, self._tables, self._wanted(found.ordinal))
             fits = [c for c in self._named[found.ordinal] if c.id == chunk_id and c.digest == place.digest]
         return fits[0] if len(fits) == 1 else reading.at(self._evidence(found), chunk_id, place)
+
+    def _wanted(self, ordinal: int) -> set[str]:
+        """The ids that are gathered out of a return."""
+        if not self._ids:
+            for chunk in self._cited:
+                for place in chunk.places:
+                    self._ids.setdefault(place.ret, set()).add(chunk.id)
+        return self._ids[ordinal]
 
     def _evidence(self, found: Return) -> Evidence | None:
         if found.ordinal not in self._read:
@@ -115,16 +121,21 @@ class Reading:
 
 def _entry(cited: Cited, place: Place, shown: Chunk | str) -> Entry:
     whole = isinstance(shown, str)
+    content, source, collection, details = (
+        (shown, None, cited.collection, None)
+        if isinstance(shown, str)
+        else (shown.content, source_with(shown.source, cited.title, cited.uri), shown.collection, shown.details)
+    )
     return Entry(
         ids=(cited.id,),
         ret=place.ret,
         group=cited.group,
         table=cited.table,
         first=cited.first,
-        content=shown if isinstance(shown, str) else shown.content,
-        source=None if isinstance(shown, str) else source_with(shown.source, cited.title, cited.uri),
-        collection=cited.collection if isinstance(shown, str) else shown.collection,
-        details=None if isinstance(shown, str) else shown.details,
+        content=content,
+        source=source,
+        collection=collection,
+        details=details,
         pictures=owned(cited),
         whole=whole,
     )
@@ -132,7 +143,7 @@ def _entry(cited: Cited, place: Place, shown: Chunk | str) -> Entry:
 
 def owned(cited: Cited) -> tuple[OwnPicture, ...]:
     """The pictures of a chunk, as its own."""
-    return tuple((cited.id, place) for place in cited.pictures)
+    return tuple([(cited.id, place) for place in cited.pictures]) if cited.pictures else ()
 
 
 def build(entries: list[Entry], tables: Tables, pictures: Pictures, room: Callable[[], int]) -> Capsule | None:
@@ -197,7 +208,7 @@ class Pictures:
 def write(entry: Entry, names_collection: bool) -> str:
     """An entry's text."""
     collection = entry.collection if names_collection else None
-    return wording.entry(list(entry.ids), entry.source, collection, entry.content, entry.details)
+    return wording.entry(entry.ids, entry.source, collection, entry.content, entry.details)
 
 
 def count(entries: Iterable[Entry]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from functools import partial
 
 import msgspec
 
@@ -92,8 +91,7 @@ class Replaced:
             if held:
                 splices += self._carry(found, held)
             else:
-                put = partial(self._put, found, wording.RECEIPT, ())
-                splices.append(reading.once(found, self._tables, "receipt", put))
+                splices.append(reading.once(found, self._tables, "receipt", self._receipt))
         return splices
 
     def _carry(self, carrier: Return, held: Sequence[Capsule]) -> list[Splice]:
@@ -121,6 +119,9 @@ class Replaced:
             last = max((found.message for found in group.returns), key=lambda message: message.index)
             splices.append(request.api.add_user_message(request, last, after))
         return splices
+
+    def _receipt(self, found: Return, _: Tables) -> Splice:
+        return self._put(found, wording.RECEIPT, ())
 
     def _put(self, found: Return, text: str, added: Sequence[LabelledPicture | str]) -> Splice:
         table = reading.table(found, self._tables)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 RECEIPT = "[From an earlier question; no longer shown. Search again if needed.]"
 HEADER = "[Evidence that earlier answers cited, newest first. Cite these ids as they stand.]"
 
@@ -15,9 +17,9 @@ def group(position: int) -> str:
     return f"[Group {position}]"
 
 
-def entry(ids: list[str], source: str | None, collection: str | None, content: str, details: str | None) -> str:
+def entry(ids: Sequence[str], source: str | None, collection: str | None, content: str, details: str | None) -> str:
     """A chunk, under its id and source as the model saw them."""
-    named = "\n".join(f"[{chunk_id}]" for chunk_id in ids)
+    named = "[" + "]\n[".join(ids) + "]"
     lines = [f"{named} Source: {source}" if source and collection is None else named]
     if collection is not None:
         lines.append(f"Collection: {collection}")

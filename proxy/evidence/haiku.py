@@ -47,18 +47,19 @@ def read(text: str, part: int = 0, ids: Container[str] | None = None) -> list[Ch
         return None if _RANK.search(text) else []
     if headers[0].start() != 0:
         return None
-    if any(int(h["of"]) != total or int(h["rank"]) != rank for rank, h in enumerate(headers, 1)):
-        return None
     chunks: list[Chunk] = []
-    for header, following in zip(headers, [*headers[1:], None], strict=True):
+    for rank, (header, following) in enumerate(zip(headers, [*headers[1:], None], strict=True), 1):
+        again, chunk_id, said, of = header.groups()
+        if int(said) != rank or int(of) != total:
+            return None
         end = following.start() - len(_SEPARATOR) if following else len(text)
-        if header["again"]:
+        if again:
             continue  # a mark of a chunk whose content stands in an earlier return
-        if ids is not None and header["id"] not in ids:
+        if ids is not None and chunk_id not in ids:
             if text.find(_CONTENT, header.end(), end) < 0:
                 return None
             continue
-        chunk = _chunk(header["id"], text, header.end() + 1, end, part)
+        chunk = _chunk(chunk_id, text, header.end() + 1, end, part)
         if chunk is None:
             return None
         chunks.append(chunk)

@@ -108,7 +108,15 @@ def names_in(payload: bytes) -> Sequence[bytes] | None:
 
 def needed(record: Record) -> list[bytes]:
     """The names of what a rewrite by this record takes from elsewhere than the wire, each once."""
-    return list(dict.fromkeys(name for entry in every_entry(record) for name in _aside(entry)))
+    names: dict[bytes, None] = {}
+    for entry in every_entry(record):
+        for place in entry.places:
+            if place.ret < 0:
+                names[chunk_name(entry.table, entry.collection, entry.id, place.digest)] = None
+        for picture in entry.pictures:
+            if picture.ordinal < 0:
+                names[picture_name(picture.digest)] = None
+    return list(names)
 
 
 def every_entry(record: Record) -> Iterator[Cited]:
@@ -117,15 +125,6 @@ def every_entry(record: Record) -> Iterator[Cited]:
     for writing in record.writings:
         yield from writing.chunks
         yield from writing.again
-
-
-def _aside(entry: Cited) -> Iterator[bytes]:
-    for place in entry.places:
-        if place.ret < 0:
-            yield chunk_name(entry.table, entry.collection, entry.id, place.digest)
-    for picture in entry.pictures:
-        if picture.ordinal < 0:
-            yield picture_name(picture.digest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,18 +19,22 @@ from proxy.ledger.transcript import Return
 Value = TypeVar("Value")
 
 
-def once(found: Return, tables: Tables, what: object, find_out: Callable[[], Value]) -> Value:
+def once(found: Return, tables: Tables, what: object, find_out: Callable[[Return, Tables], Value]) -> Value:
     """What `find_out` says of a return by these tables, asked once for each `what`."""
     told = found.told.get(what)
     if told is None or told[0] is not tables:
-        told = found.told[what] = (tables, find_out())
+        told = found.told[what] = (tables, find_out(found, tables))
     value: Value = told[1]
     return value
 
 
 def table(found: Return, tables: Tables) -> Table | None:
     """The table whose evidence a return is, as it stands in this request; None where it is none."""
-    return once(found, tables, "table", lambda: table_of(tables, found.tool, found.message.parts))
+    return once(found, tables, "table", _table)
+
+
+def _table(found: Return, tables: Tables) -> Table | None:
+    return table_of(tables, found.tool, found.message.parts)
 
 
 def evidence_table(found: Return, tables: Tables) -> Table | None:
@@ -50,7 +54,7 @@ def read(found: Return, tables: Tables) -> Read | None:
     if own is None:
         return None
     read = Read(found, own, returns.read(own, found.tool, parts), returns.retrieved(own, found.tool, parts))
-    once(found, tables, "outline", lambda: Outline(read.brought, frozenset(c.id for c in read.evidence.chunks)))
+    once(found, tables, "outline", lambda *_: Outline(read.brought, frozenset(c.id for c in read.evidence.chunks)))
     return read
 
 

@@ -183,10 +183,10 @@ def reply_digest(text: str, calls: list[Call] | tuple[Call, ...]) -> bytes:
 
 
 def _reply_digest(text: str, calls: Iterable[tuple[Call, str]]) -> bytes:
-    state = hashlib.sha256(_framed(b"text", without_thinking(text).strip()))
+    said = _framed(b"text", without_thinking(text).strip())
     for call, arguments in calls:
-        state.update(_framed(b"call", call.name) + _framed(b"arguments", arguments))
-    return state.digest()[:16]
+        said += _framed(b"call", call.name) + _framed(b"arguments", arguments)
+    return hashlib.sha256(said).digest()[:16]
 
 
 def without_thinking(text: str) -> str:
@@ -215,11 +215,10 @@ def read(request: Request, known: Transcript | None = None) -> Transcript:
 
 
 def _framed(kind: bytes, *texts: str) -> bytes:
-    pieces = [kind]
     for text in texts:
         raw = text.encode("utf-8", "surrogatepass")
-        pieces += (b":%d:" % len(raw), raw)
-    return b"".join(pieces)
+        kind += b":%d:" % len(raw) + raw
+    return kind
 
 
 def _frame(state: Any, kind: bytes, text: str) -> None:
