@@ -43,6 +43,9 @@ _SAMPLES: dict[int, tuple[slice, ...]] = {
 _MOST_ALIKE = 4
 
 
+_Address = tuple[bytes, str, int, bytes]
+
+
 class Done(msgspec.Struct, frozen=True):
     """The rewrite of a question's requests, and its splices made ready: the same for all of them, since it replaces
     nothing of the question.
@@ -56,24 +59,23 @@ class Done(msgspec.Struct, frozen=True):
     cuts: Cuts
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Seen(msgspec.Struct):
     """What was read of a request: its transcript, the tables of its evidence returns, by ordinal, and the tags of those
-    that do not fit; whether it has pictures; and the rewrite that its question was given."""
+    that do not fit; whether it has pictures; and the rewrite that its question was given. `address` is where it is
+    kept, as long as it is."""
 
     transcript: Transcript
     evidence: Mapping[int, Table]
     cut_short: tuple[tuple[int, str], ...]
     pictures: bool
     done: Done | None = None
+    address: _Address | None = None
 
     @property
     def size(self) -> int:
         """About how many bytes it holds in memory: the body, and its texts once more."""
         request = self.transcript.request
         return 2 * sys.getsizeof(request.body) + _MESSAGE_BYTES * len(request.messages)
-
-
-_Address = tuple[bytes, str, int, bytes]
 
 
 class SeenRequests:
@@ -115,10 +117,10 @@ class SeenRequests:
     def keep(self, tenant: bytes, api: str, seen: Seen, instead_of: Seen | None) -> None:
         """Keep what was read of a request, instead of what it continues."""
         size = seen.size
-        address = _address(tenant, api, seen)
+        address = seen.address = _address(tenant, api, seen)
         with self._lock:
             if instead_of is not None:
-                self._drop(_address(tenant, api, instead_of), instead_of)
+                self._drop(instead_of)
             if address is None or size > self._most_of_one:
                 return
             held = self._kept.setdefault(address, [])
@@ -137,12 +139,13 @@ class SeenRequests:
             self._kept.clear()
             self.size = 0
 
-    def _drop(self, address: _Address | None, seen: Seen) -> None:
+    def _drop(self, seen: Seen) -> None:
+        address = seen.address
         held = self._kept.get(address) if address is not None else None
         if address is None or held is None:
             return
         left = [(other, size) for other, size in held if other is not seen]
-        self.size -= sum(size for _, size in held) - sum(size for _, size in left)
+        self.size -= sum([size for _, size in held]) - sum([size for _, size in left])
         if left:
             self._kept[address] = left
         else:

@@ -221,8 +221,11 @@ def _plain_value(body: bytes, span: Span, name: str, array: bool = False) -> tup
         value = _only(name, array).decode(memoryview(body)[span.start : span.end]).value
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    start = _past_bytes(body, at + len(key))
-    start = _past_bytes(body, start + 1) if body[start] == _COLON else span.end
+    start = at + len(key)
+    start = start if body[start] == _COLON else _past_bytes(body, start)
+    start = start + 1 if body[start] == _COLON else span.end
+    if start < span.end and body[start] in _BLANK:
+        start = _past_bytes(body, start)
     placed = known_elements(body, start, value) if array else known_value(body, start, value)
     if placed is None or placed[1] >= span.end:
         return None
