@@ -44,18 +44,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Time]:
     yield time
 
 
-def waits(turn: Turn, clock: Time, since: float) -> float:
-    """How long a turn waits."""
+def waits(turn: Turn, clock: Time, since: float, works: float = 0.0, takes: float | None = None) -> float:
+    """How long a turn waits before a piece of work that takes so much processor time, and so long."""
     before = clock.now
-    turn.wait(since)
-    return clock.now - before
+    with turn.since(since):
+        waited = clock.now - before
+        clock.worked += works
+        clock.now += works if takes is None else takes
+    return waited
 
 
 def test_what_nobody_stirs_is_worked_on_at_once(clock: Time) -> None:
     turn = Leisure().turn()
-    assert waits(turn, clock, clock.now) == 0
-    clock.worked += 5
-    turn.worked()
+    assert waits(turn, clock, clock.now, works=5) == 0
     assert waits(turn, clock, clock.now) == 0
 
 
@@ -82,12 +83,9 @@ def test_what_is_due_lets_requests_go_first_but_not_for_ever(clock: Time) -> Non
     turn = found.turn()
     found.on_the_way = lambda: 1
     since = clock.now
-    assert waits(turn, clock, since) == pytest.approx(leisure.LONGEST + leisure.YIELDS)
+    assert waits(turn, clock, since, works=0.01) == pytest.approx(leisure.LONGEST + leisure.YIELDS)
     for _ in range(20):
-        clock.worked += 0.01
-        clock.now += 0.01
-        turn.worked()
-        assert waits(turn, clock, since) == pytest.approx(0.04 + leisure.YIELDS)
+        assert waits(turn, clock, since, works=0.01) == pytest.approx(0.04 + leisure.YIELDS)
 
 
 class Steady(Leisure):
@@ -101,12 +99,9 @@ def test_under_a_steady_load_work_waits_a_second_and_then_takes_a_share_of_the_t
     found = Steady()
     turn = found.turn()
     since = clock.now
-    assert waits(turn, clock, since) == pytest.approx(leisure.LONGEST)
+    assert waits(turn, clock, since, works=0.01) == pytest.approx(leisure.LONGEST)
     for _ in range(20):
-        clock.worked += 0.01
-        clock.now += 0.01
-        turn.worked()
-        assert waits(turn, clock, since) == pytest.approx(0.04)
+        assert waits(turn, clock, since, works=0.01) == pytest.approx(0.04)
 
 
 @pytest.mark.parametrize("share, rest", [(0.0, 4), (0.3, 4), (0.45, 19.9), (0.6, 99), (1.0, 99)])
@@ -115,14 +110,22 @@ def test_the_busier_the_event_loop_is_the_longer_its_threads_rest(clock: Time, s
     found.seconds_wanted = lambda: share * clock.now
     turn = found.turn()
     since = clock.now
-    turn.wait(since)
-    clock.worked += 0.001
-    clock.now += 0.2
-    turn.worked()
-    assert waits(turn, clock, since) == pytest.approx(0.001 * rest, rel=0.01)
-    clock.worked += 60
-    turn.worked()
+    waits(turn, clock, since, works=0.001, takes=0.2)
+    assert waits(turn, clock, since, works=60, takes=0) == pytest.approx(0.001 * rest, rel=0.01)
     assert waits(turn, clock, since) == pytest.approx(20.0)  # never so long that nothing more would be done
+
+
+def test_one_thread_at_a_time_works_unless_somebody_waits_to_see_it(clock: Time) -> None:
+    found = Leisure()
+    one, other = found.turn(), found.turn()
+    with one.since(clock.now):
+        later = threading.Timer(0.1, found.hurry)
+        clock.now += 1
+        later.start()
+        with other.since(0.0):
+            assert clock.now > 101, "it waited for the other one"
+    later.join()
+    assert waits(other, clock, clock.now) == 0, "and what was taken is given back"
 
 
 def test_what_somebody_wants_to_see_waits_no_longer_and_what_comes_later_does(clock: Time) -> None:
@@ -137,7 +140,7 @@ def test_what_somebody_wants_to_see_waits_no_longer_and_what_comes_later_does(cl
 async def test_a_thread_that_waits_is_woken_by_whoever_is_in_a_hurry() -> None:
     found = Steady()
     since = time.monotonic() + 3600
-    waiting = threading.Thread(target=lambda: found.turn().wait(since), daemon=True)
+    waiting = threading.Thread(target=found.turn().since(since).__enter__, daemon=True)
     waiting.start()
     found._hurried = since + 1  # as `hurry` would in an hour
     await asyncio.to_thread(found.wait, 0.01, since)

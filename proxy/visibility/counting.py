@@ -106,17 +106,16 @@ class Counting:
         if waiting is None:
             return False
         since, request = waiting
-        turn.wait(since)
-        if self._closed:
-            return False
-        counted, failed = None, False
-        try:
-            counted = self._count(request)
-        except Exception as fault:
-            failed = True
-            logs.fault("tokens-not-counted", fault, id=request.arrived.id)
-        self._tell(self._done, request, counted, failed)
-        turn.worked()
+        with turn.since(since):
+            if self._closed:
+                return False
+            counted, failed = None, False
+            try:
+                counted = self._count(request)
+            except Exception as fault:
+                failed = True
+                logs.fault("tokens-not-counted", fault, id=request.arrived.id)
+            self._tell(self._done, request, counted, failed)
         return True
 
     def _count(self, request: Passed) -> Counted | None:

@@ -4,7 +4,9 @@ Python runs one thread at a time, so work on another thread still holds the even
 reply meets the next request of the same client. So a piece of work waits until nothing came or went for a moment, and
 no request is on its way to the provider. Under a steady load, where no moment is quiet, it waits for a second, and from
 then on its thread works a fifth of the time; less the busier the loop is itself, down to a hundredth, and not while a
-request is on its way, unless one always is. What finds no time is left out, and counted by whoever leaves it out.
+request is on its way, unless one always is. Only one of the threads works at a time: Python's lock may be held by one
+that does not run because another one does, and the loop would wait for both. What finds no time is left out, and
+counted by whoever leaves it out.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ QUIET = 0.025
 LONGEST = 1.0
 #: What is due lets requests that are on their way go first for so long.
 YIELDS = 0.1
+_LOOKS_AGAIN = 0.005
 #: After a piece of work its thread rests so many times as long as that took: at least, and where the loop is busy.
 _REST, _REST_WHEN_BUSY, _LONGEST_REST = 4.0, 99.0, 20.0
 #: With up to this share of its time taken the event loop has time for others; from the second on it is busy.
@@ -37,6 +40,8 @@ class Leisure:
         """How many requests were not yet sent to the provider: somebody waits for this process now."""
         self.seconds_wanted = _clock_of_this_thread()
         self._changed = threading.Condition()
+        self.floor = threading.Lock()
+        """Whoever holds it works; the others wait."""
 
     def arrived(self, request: Arrived) -> Sequence[tuple[bytes, bytes]]:
         self._last = time.monotonic()
@@ -71,30 +76,44 @@ class Leisure:
 
 
 class Turn:
-    """When one thread may go on. Used on that thread only."""
+    """When one thread may go on: `with turn.since(moment)` is one piece of work. Used on that thread only."""
 
     def __init__(self, leisure: Leisure) -> None:
         self._leisure = leisure
+        self._since = 0.0
+        self._has_floor = False
         self._rested = 0.0
         self._began = 0.0
         self._looked, self._wanted = time.monotonic(), leisure.seconds_wanted()
         self._rest = _REST
 
-    def wait(self, since: float) -> None:
-        """Wait until a piece of work may begin that came at `since`, in seconds of `time.monotonic`."""
-        while not self._leisure.is_hurried(since):
+    def since(self, moment: float) -> Turn:
+        """For a piece of work that came at this moment, in seconds of `time.monotonic`."""
+        self._since = moment
+        return self
+
+    def __enter__(self) -> None:
+        """Wait until it may begin."""
+        while not self._leisure.is_hurried(self._since):
             now, quiet = time.monotonic(), self._leisure.quiet_since()
-            anyway = max(since + LONGEST, self._rested)
+            anyway = max(self._since + LONGEST, self._rested)
             if self._leisure.on_the_way():
                 quiet, anyway = now + QUIET, anyway + YIELDS
             due = min(quiet, anyway)
-            if now >= due:
+            if now < due:
+                self._leisure.wait(due - now, self._since)
+            elif self._leisure.floor.acquire(blocking=False):
+                self._has_floor = True
                 break
-            self._leisure.wait(due - now, since)
+            else:
+                self._leisure.wait(_LOOKS_AGAIN, self._since)
         self._began = time.thread_time()
 
-    def worked(self) -> None:
-        """The piece of work is done."""
+    def __exit__(self, *_: object) -> None:
+        """It is done."""
+        if self._has_floor:
+            self._has_floor = False
+            self._leisure.floor.release()
         took, now = time.thread_time() - self._began, time.monotonic()
         if now - self._looked >= _LOOKED_AT:
             before, self._wanted = self._wanted, self._leisure.seconds_wanted()

@@ -272,21 +272,20 @@ class Inspector:
         waiting = self._waiting.get()
         if waiting is None:
             return False
-        turn.wait(waiting.since)
-        request = waiting.request
-        if self._closed:
-            return False
-        if request is None:
-            return True
-        looked = None
-        try:
-            looked = self._looking.look(request)
-            self._note_questions(looked.row["conversation"], looked.questions)
-        except Exception as fault:
-            logs.fault("inspector-failed", fault, id=request.arrived.id)
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._done, waiting, looked)
-        turn.worked()
+        with turn.since(waiting.since):
+            request = waiting.request
+            if self._closed:
+                return False
+            if request is None:
+                return True
+            looked = None
+            try:
+                looked = self._looking.look(request)
+                self._note_questions(looked.row["conversation"], looked.questions)
+            except Exception as fault:
+                logs.fault("inspector-failed", fault, id=request.arrived.id)
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._done, waiting, looked)
         return True
 
     def _done(self, waiting: _Waiting, looked: Looked | None) -> None:
