@@ -156,13 +156,13 @@ def _read_value(value: Any, fields: FieldNames, part: int, depth: int) -> list[C
         return []
     if isinstance(value, str):
         return _read_text(value, fields, part, depth)
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [chunk for element in value for chunk in _read_value(element, fields, part, depth + 1)]
     if isinstance(value, dict):
         inner = {
             name: _read_value(element, fields, part, depth + 1)
             for name, element in value.items()
-            if isinstance(element, list | tuple | dict)
+            if isinstance(element, (list, tuple, dict))
         }
         own = _chunk(value, {name for name, chunks in inner.items() if chunks}, fields, part)
         if own is not None:
@@ -178,7 +178,7 @@ def _read_value(value: Any, fields: FieldNames, part: int, depth: int) -> list[C
 def _first(value: dict[Any, Any], names: tuple[str, ...], kinds: tuple[type, ...]) -> tuple[str | None, Any]:
     for name in names:
         found = value.get(name)
-        if isinstance(found, kinds) and not isinstance(found, bool) and found != "":
+        if found is not None and isinstance(found, kinds) and not isinstance(found, bool) and found != "":
             return name, found
     return None, None
 
