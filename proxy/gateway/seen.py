@@ -21,8 +21,8 @@ from proxy.ledger.records import Record
 from proxy.ledger.transcript import Transcript
 from proxy.wire.messages import Cuts
 
-_MOST_BYTES = 20 * 1024 * 1024
-_MOST_BYTES_OF_ONE = 20 * 1024 * 1024
+_MOST_BYTES = 32 * 1024 * 1024
+_MOST_BYTES_OF_ONE = 24 * 1024 * 1024
 #: A shorter conversation is read in less time than it takes to look for it, and has no evidence to speak of.
 SHORTEST = 1024
 #: What a message takes beside its bytes: itself, its place in the transcript, and the objects that it holds.
