@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.resident import hold
-from proxy.gateway import conversation, given
+from proxy.gateway import conversation
 from proxy.gateway.conversation import Conversations
 from proxy.gateway.seen import SeenRequests
 from proxy.settings import EvidenceTable, Settings, StoreSettings
@@ -19,8 +19,8 @@ from proxy.store import open_store
 async def test_a_process_holds_no_more_after_many_conversations_than_after_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room, bound in ((conversation, "_MOST_GIVEN"), (conversation, "_MOST_PICTURES"), (given, "_MOST_RECORDS")):
-        monkeypatch.setattr(room, bound, 100)
+    for bound in ("_MOST_GIVEN", "_MOST_RECORDS", "_MOST_PICTURES"):
+        monkeypatch.setattr(conversation, bound, 100)
     monkeypatch.setattr(conversation, "SeenRequests", lambda: SeenRequests(most_bytes=500_000))
     table = EvidenceTable(format="auto", tools=("search",), cite="cite")
     kept = StoreSettings(data_dir=tmp_path, records_cache_bytes=100_000, contents_cache_bytes=100_000)

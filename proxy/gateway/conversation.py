@@ -27,15 +27,13 @@ from proxy.evidence.pictures import decodes, digest_of
 from proxy.evidence.tables import MANAGED, Table, Tables
 from proxy.evidence.tagged import Failure, Proof
 from proxy.evidence.tags import Keys
-from proxy.gateway.given import Given, Records
 from proxy.gateway.histories import Histories, extended
 from proxy.gateway.holding import Closing, Course, Giving, Hold, KeepsHeld, Policy, Question
 from proxy.gateway.keeping import Conversation, Keeping, Registered, Settled
 from proxy.gateway.managing import Managing
 from proxy.gateway.notebook import Notebook
 from proxy.gateway.offers import Offering, Offers
-from proxy.gateway.packed import Packed
-from proxy.gateway.recent import Recent
+from proxy.gateway.recent import Recent, RecentBytes
 from proxy.gateway.seen import Done, Seen, SeenRequests
 from proxy.gateway.steering import Steering
 from proxy.gateway.tables import tables_of, with_registered
@@ -66,6 +64,10 @@ _MOST_CANDIDATES = 256
 #: The first record makes the store be opened, which takes as long as an import.
 _SHARED_SECONDS = 5.0
 _MOST_GIVEN = 20_000
+_MOST_GIVEN_BYTES = 64 * 1024 * 1024
+#: How much larger a record is in memory than its bytes, measured.
+_DECODED = 9
+_MOST_RECORDS = 5_000
 #: How many of one conversation's questions are looked at where its history was trimmed, newest first.
 _MOST_OF_ONE = 256
 _MOST_PICTURES = 10_000
@@ -205,9 +207,20 @@ class Conversations:
         self._policy = Policy(settings.policy, self._habits, held)
         self._store = store
         self._shared = settings.server.workers > 1
-        self._records = Records(settings.store.records_cache_bytes)
-        self._given = Given(_MOST_GIVEN, self._records)
-        self._unsettled = Packed(_MOST_GIVEN)
+        decoded: RecentBytes[bytes, Record] = RecentBytes(
+            _MOST_RECORDS,
+            settings.store.records_cache_bytes,
+            lambda record: record,
+            lambda payload, _: _DECODED * len(payload),
+        )
+        self._records: Recent[bytes, Record] = decoded
+        self._given: Recent[bytes, Boundary] = RecentBytes(
+            _MOST_GIVEN,
+            _MOST_GIVEN_BYTES,
+            lambda given: given.record,
+            lambda _, record: decoded.weight(record) or _weight(record),
+        )
+        self._unsettled: Recent[bytes, bool] = Recent(_MOST_GIVEN)
         self._decodes: Recent[bytes, bool] = Recent(_MOST_PICTURES)
         self._histories = Histories()
         self._seen = SeenRequests()
@@ -269,7 +282,7 @@ class Conversations:
         refusal = _refusal(decision.outcome, member) if decision.refuse else None
         if tenant is None or conversation is None:
             return Exchange(asked, decision.outcome, refusal, None, read, decision.boundary)
-        self._unsettled.put(_beside(tenant, read.transcript.shown), b"")
+        self._unsettled.put(keyed(tenant, read.transcript.shown), True)
         after = _Afterwards(self, read, decision.boundary, conversation, asked, large)
         self._keeping.see(conversation, read.transcript, read.tables_of_returns, decision.boundary.reply + 1)
         exchange = Exchange(asked, decision.outcome, refusal, after, read, decision.boundary, tenant)
@@ -436,7 +449,7 @@ class Conversations:
             return structs.replace(looked, trouble=looked.trouble or Reason.STORE_SLOW)
         except StoreError:
             return structs.replace(looked, trouble=looked.trouble or Reason.STORE_ERROR)
-        named = [record for payload in payloads if (record := self._records.of(payload)) is not None]
+        named = [record for payload in payloads if (record := self._decoded(payload)) is not None]
         return structs.replace(looked, named=named)
 
     async def _held(self, conversation: Conversation, record: Record) -> Aside | Reason:
@@ -450,14 +463,14 @@ class Conversations:
 
     def _given_in(self, tenant: bytes | None) -> Callable[[bytes], Boundary | None]:
         """What this process gave earlier requests of a tenant, by their transcripts' digests."""
-        return (lambda shown: self._given.get(_beside(tenant, shown))) if tenant is not None else (lambda _: None)
+        return (lambda shown: self._given.get(keyed(tenant, shown))) if tenant is not None else (lambda _: None)
 
     def _settled_in(self, tenant: bytes | None) -> Callable[[bytes], bool]:
         """Whether this process settled the reply to an earlier request of a tenant, by its transcript's digest."""
 
         def settled(shown: bytes) -> bool:
-            key = _beside(tenant, shown) if tenant is not None else b""
-            return key in self._given and key not in self._unsettled
+            key = keyed(tenant, shown) if tenant is not None else b""
+            return self._given.get(key) is not None and self._unsettled.get(key) is None
 
         return settled
 
@@ -562,7 +575,7 @@ class Conversations:
             rows = self._store.cached(list(wanted), replies={key: step.digest for key, step in wanted.items()})
         known: dict[bytes, list[Record]] = {}
         for stored, payloads in rows.items():
-            found = [record for payload in payloads if (record := self._records.of(payload)) is not None]
+            found = [record for payload in payloads if (record := self._decoded(payload)) is not None]
             if found:
                 known[wanted[stored].key] = found
         return _Looked(known, trouble, down_to)
@@ -578,12 +591,21 @@ class Conversations:
             opening = opening_after(read, index, self._habits)
             if opening is not None and boundary.may_hold(opening, question_id):
                 wanted[keyed(tenant, step.key)] = step
-            given = self._given.reply(_beside(tenant, step.shown))
-            if given is not None and given < index:
+            given = self._given.get(keyed(tenant, step.shown))
+            if given is not None and given.reply < index:
                 break
             if len(wanted) >= most:
                 return wanted, index if most < _MOST_CANDIDATES else -1
         return wanted, -1
+
+    def _decoded(self, payload: bytes) -> Record | None:
+        """A record, shared by all requests of its question."""
+        record = self._records.get(payload)
+        if record is None:
+            record = records.decode(payload)
+            if record is not None:
+                self._records.put(payload, record)
+        return record
 
     def _decide(
         self, asked: Asked, read: _Read, tenant: bytes | None, looked: _Looked, held: Aside | Reason = NOTHING
@@ -634,7 +656,7 @@ class Conversations:
             earlier = self._holds_earlier(read, known, asked.question_id)
             refuse = earlier and not self._saw_break_off(asked_of, tenant)
         if tenant is not None:
-            self._given.put(_beside(tenant, asked_of.shown), found)
+            self._given.put(keyed(tenant, asked_of.shown), found)
         return _Decision(outcome, found, refuse, done)
 
     def _holds_earlier(self, read: _Read, known: dict[bytes, list[Record]], question_id: str | None) -> bool:
@@ -653,9 +675,7 @@ class Conversations:
         """Whether the rewrite of the request before this one does for it as well: both are of one question."""
         assert read.transcript is not None
         known = read.continues.done if read.continues is not None else None
-        if known is None or known.messages > read.transcript.request.known:
-            return False
-        return known.record is record or known.record == record
+        return known is not None and known.record is record and known.messages <= read.transcript.request.known
 
     def _rewritten(self, read: _Read, found: Boundary, record: Record, held: Aside) -> Done:
         """The rewrite of a request: that of the request before it, where both are of one question."""
@@ -693,7 +713,7 @@ class Conversations:
         ended = next(question_ends(read, self._habits), None)
         if ended is None or tenant is None:
             return False
-        return _beside(tenant, read.replies[ended].shown) in self._unsettled
+        return self._unsettled.get(keyed(tenant, read.replies[ended].shown)) is not None
 
     def _can_send_again(self, picture: Picture) -> bool:
         key = digest_of(picture)
@@ -767,7 +787,7 @@ class Conversations:
             self._store.add(row)
             rows.append(row)
         if rows:
-            self._unsettled.drop(_beside(tenant, read.shown))
+            self._unsettled.drop(keyed(tenant, read.shown))
         return rows
 
     async def shared(self) -> None:
@@ -989,11 +1009,6 @@ def keyed(tenant: bytes, digest: bytes) -> bytes:
     return hashlib.sha256(tenant + digest).digest()
 
 
-def _beside(tenant: bytes, shown: bytes) -> bytes:
-    """Under what a tenant's request is remembered in this process: half of both digests, 128 bits, tells it apart."""
-    return tenant[:16] + shown[:16]
-
-
 def _cannot_ask(request: Request) -> Violation:
     """Why nobody can be asked what grounds the answer to a request."""
     if request.history is not None:
@@ -1010,3 +1025,8 @@ def _refusal(outcome: Outcome, member: str) -> Refusal:
     )
     error = {"error": {"message": message, "type": "invalid_request_error", "param": member, "code": reason}}
     return Refusal(422, json.dumps(error).encode(), (("Content-Type", "application/json"), ("x-should-retry", "false")))
+
+
+def _weight(record: Record) -> int:
+    """About how many bytes a record takes in memory."""
+    return _DECODED * len(records.encode(record))

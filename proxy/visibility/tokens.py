@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from proxy.gateway.packed import KEY_BYTES, Packed
 from proxy.gateway.recent import Recent
 from proxy.visibility import pictures, vocabularies
 from proxy.wire.messages import Message, OtherPart, Picture, Request, Text
@@ -20,7 +19,6 @@ _MOST_TEXTS = 50_000
 _MOST_PICTURES = 10_000
 #: Shorter texts are counted sooner than they are recognised.
 _SHORT = 48
-_COUNT_BYTES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Counter:
     """Counts requests, and remembers what it counted by digests of the content. Safe to use from threads."""
 
     def __init__(self) -> None:
-        self._texts = Packed(_MOST_TEXTS)
+        self._texts: Recent[bytes, int] = Recent(_MOST_TEXTS)
         self._sizes: Recent[bytes, tuple[pictures.Size | None]] = Recent(_MOST_PICTURES)
 
     def of(self, request: Request, model: str | None = None) -> Tokens:
@@ -62,9 +60,9 @@ class Counter:
         key = _digest(encoding, text)
         count = self._texts.get(key)
         if count is None:
-            count = len(encode(text)).to_bytes(_COUNT_BYTES, "big")
+            count = len(encode(text))
             self._texts.put(key, count)
-        return int.from_bytes(count, "big")
+        return count
 
     def of_picture(self, picture: Picture, model: str | None) -> int:
         """About how many tokens a picture counts for."""
@@ -102,4 +100,4 @@ def _digest(kind: str, text: str) -> bytes:
     # Processors know SHA-256: of a large text it takes half as long as BLAKE2 does.
     state = hashlib.sha256(kind.encode() + b"\0")
     state.update(text.encode("utf-8", "surrogatepass"))
-    return state.digest()[:KEY_BYTES]
+    return state.digest()[:16]
