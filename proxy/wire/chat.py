@@ -162,7 +162,7 @@ def _call(value: object) -> Call | None:
 
 
 def picture_again(request: Request, message: Message, nth: int, label: str) -> LabelledPicture:
-    """The how-manieth picture part of a message, under a label."""
+    """A picture part of a message, the `nth` from 0, under a label."""
     return parts.picture_again(request, message, "content", nth, label)
 
 

@@ -255,7 +255,7 @@ class Api(Protocol):
         """The same, which also tells what has been said so far."""
 
     def picture_again(self, request: Request, message: Message, nth: int, label: str) -> LabelledPicture:
-        """The how-manieth picture part of a message, under a label."""
+        """A picture part of a message, the `nth` from 0, under a label."""
 
     def picture_part(self, url: str) -> bytes:
         """A new picture part of this URL, for a picture that does not stand in the request."""
