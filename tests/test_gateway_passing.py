@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from proxy.gateway.upstream import Destination, origin_form
@@ -389,3 +391,18 @@ async def test_many_requests_at_once_are_not_queued_behind_each_other(
     for client in clients:
         assert await client.chunk() == b"data: x\n\n"
         client.close()
+
+
+@pytest.mark.parametrize("size", [300_000, (16 << 20) - 1, 16 << 20, (16 << 20) + 1, 40_000_000])
+async def test_a_conversation_of_any_size_goes_up_as_it_came(
+    provider: Provider, start_here: StartHere, size: int
+) -> None:
+    proxy = await start_here(Conversation())
+    provider.reply(json_reply({"ok": True}))
+    body = random.Random(size).randbytes(size)
+
+    seen = await ask(proxy.url, target=b"/v1/chat/completions", body=body)
+
+    assert seen.status == 200
+    (received,) = provider.requests
+    assert received.body == body

@@ -32,6 +32,7 @@ from proxy.settings import ServerSettings, Settings, TenantSettings
 from proxy.visibility import logs
 
 _CUT_SECONDS = 5.0  # for what is cut off at the end of a drain to be written down and closed
+_ROOM_AT_ONCE = 16 * 1024 * 1024
 _COMMENT = b": keep-alive\n\n"
 _EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 
@@ -878,9 +879,10 @@ class Gateway:
             facts.share.hold(facts.received)
             return whole
         # Copied piece by piece, into room for all of it: to join megabytes at once would hold up the streams beside.
+        # What only was announced takes no memory until it comes, but addresses, which some systems count.
         room = io.BytesIO()
         if length:
-            room.seek(length - 1)
+            room.seek(min(length, _ROOM_AT_ONCE) - 1)
             room.write(b"\0")
             room.seek(0)
         async for piece in _pieces(facts):
@@ -888,6 +890,7 @@ class Gateway:
             if facts.received > self._limit:
                 raise _TooLarge
             facts.share.hold(len(piece))
+        room.truncate()  # to what came
         return room.getvalue()
 
     async def _decoded(self, raw: bytes, codings: Sequence[str]) -> bytes:
