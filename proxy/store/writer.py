@@ -1,6 +1,6 @@
 """The one writer: takes what waits and commits it in groups, off every request's path.
 
-Runs on the proxy's loop. A record waits at most the linger; under load a commit holds up to `_ROWS`. What cannot be
+Runs on the proxy's loop. A record waits for others, a quarter of a second at most; under load a commit holds up to `_ROWS`. What cannot be
 written waits on, within the queue's bound, and is tried again for as long as the process lives.
 """
 
@@ -23,7 +23,7 @@ _BYTES = 8 << 20
 # Every commit adds a piece that reads look at until the next tidying; with many of them, group more.
 _LONG_LINGER = 0.25
 # A commit costs the same for one record as for hundreds. Where the machine is busy it takes long, and the next one
-# waits for so many times as long, so that writing never takes more than a fifth of the time.
+# waits for so many times as long, up to the long linger.
 _REST = 4.0
 
 
