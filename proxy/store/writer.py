@@ -1,7 +1,7 @@
 """The one writer: takes what waits and commits it in groups, off every request's path.
 
-Runs on the proxy's loop. A record waits for others, a quarter of a second at most; under load a commit holds up to `_ROWS`. What cannot be
-written waits on, within the queue's bound, and is tried again for as long as the process lives.
+Runs on the proxy's loop. A record waits for others, a quarter of a second at most; under load a commit holds up to
+`_ROWS`. What cannot be written waits on, within the queue's bound, and is tried again for as long as the process lives.
 """
 
 from __future__ import annotations
