@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import statistics
 import sys
@@ -23,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from benchmarks.load import servers
 
 SHARE, FLOOR = 0.05, 0.0001
 CHUNKS, GAP = 40, 0.002
@@ -162,10 +163,9 @@ class Proxy:
         directory = Path(tempfile.mkdtemp(prefix="evidence-proxy-bench-"))
         file = directory / "proxy.toml"
         file.write_text(CONFIG.format(port=provider, mode=mode))
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("EVIDENCE_PROXY_")}
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "proxy", "serve", "--config", str(file)),
-            env={**clean, "XDG_DATA_HOME": str(directory)},
+            env={**servers.surroundings(), "XDG_DATA_HOME": str(directory)},
             stderr=asyncio.subprocess.PIPE,
         )
         assert process.stderr is not None

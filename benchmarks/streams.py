@@ -132,7 +132,7 @@ async def compare(quick: bool) -> int:
                 once = asyncio.Event()
                 asyncio.get_running_loop().call_later(1, once.set)
                 await beside(server, kind, numbers, once)
-            await asyncio.sleep(5)
+            await servers.at_rest(ours)
             pauses(ours, probe)
             await asyncio.sleep(5)
             idle = quantile(pauses(ours, probe), 0.999)

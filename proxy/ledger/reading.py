@@ -90,11 +90,7 @@ def standing(
     found: Return, tables: Tables, chunk_id: str, place: Place, find_out: Callable[[Return, str, Place], Value]
 ) -> Value:
     """What `find_out` says of a place of this return, asked once."""
-    told = found.told.get((chunk_id, place))
-    if told is None or told[0] is not tables:
-        told = found.told[chunk_id, place] = (tables, find_out(found, chunk_id, place))
-    value: Value = told[1]
-    return value
+    return once(found, tables, (chunk_id, place), lambda *_: find_out(found, chunk_id, place))
 
 
 def remember(found: Return, tables: Tables, chunk_id: str, place: Place, what: Chunk | str) -> None:

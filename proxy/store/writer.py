@@ -96,9 +96,8 @@ class Writer:
 
     def _wait(self) -> float:
         """For how many seconds a commit gathers what comes."""
-        if self.pieces >= self._many_pieces:
-            return max(self._linger, _LONG_LINGER)
-        return max(self._linger, min(_REST * self._took, _LONG_LINGER))
+        many = self.pieces >= self._many_pieces
+        return max(self._linger, _LONG_LINGER if many else min(_REST * self._took, _LONG_LINGER))
 
     async def _unless_urgent(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
